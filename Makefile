@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN := .venv/bin
+export GIT_PYTHON_REFRESH := quiet
+
+.PHONY: run test check lint types install zoo clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt tests/plugin/pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rrbench needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,vision]' -e tests/plugin
+	touch $@
+
+run: install
+	$(BIN)/rrbench run --rejectors rr,ebd --attacks pgd100,adaptive
+
+test: install
+	$(BIN)/python -m pytest -q
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: install
+	$(BIN)/mypy
+
+check: lint types test
+
+# The digits checkpoints inside the package, made afresh.
+zoo: install
+	$(BIN)/python -m rrbench.zoo
+
+clean:
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache

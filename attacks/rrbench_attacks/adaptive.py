@@ -1,0 +1,88 @@
+"""The five objectives of Figure 4 (Pang et al., 2022, arXiv 2105.14785), against any rejector.
+
+R is the certainty brought into [0, 1] (`Victim.log_certainty`), t the true class's probability, held fixed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from torch import Tensor
+
+from rrbench.ascent import Keep, Score, Select, search
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench_attacks.objectives import best_other, cross_entropy, other_class
+from rrbench_attacks.pgd import step_size
+
+Objective = Literal["ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"]
+
+
+def log_rejector(victim: Victim) -> Score:
+    """Return log R: makes the rejector certain."""
+    return lambda outputs, labels: victim.log_certainty(outputs, labels)[0]
+
+
+def rectified_bce(victim: Victim) -> Score:
+    """Return BCE(R, t): moves R away from the true class's probability t."""
+
+    def bce(outputs: Outputs, labels: Tensor) -> Tensor:
+        log_r, log_not_r = (part.clamp_min(-100) for part in victim.log_certainty(outputs, labels))
+        target = outputs.logits.detach().double().softmax(1).gather(1, labels[:, None]).squeeze(1)
+        return -(target * log_r + (1 - target) * log_not_r)
+
+    return bce
+
+
+CLASSIFIER_AND_REJECTOR: dict[str, tuple[Score, Callable[[Victim], Score]]] = {
+    "ce+rcon": (cross_entropy, log_rejector),
+    "ce+rr": (cross_entropy, rectified_bce),
+    "con+rr": (best_other, rectified_bce),
+    "con+rcon": (best_other, log_rejector),
+}
+
+
+@dataclass(frozen=True)
+class Adaptive(Attack):
+    """Ascends a classifier term plus eta times a rejector term, for each eta."""
+
+    is_adaptive = True
+    expand_over = ("objective", ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"))
+    paper = "Pang et al. 2022, arXiv 2105.14785, Figure 4"
+    maximises = "a classifier term plus eta times a term of the rejector's certainty"
+
+    objective: Objective
+    eta: tuple[float, ...] = (0.1, 1.0)
+    steps: int = 500
+    restarts: int = 10
+    step: Fraction | None = None
+    keep: Keep = "last"
+    select: Select = "evade"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Run every eta (and every target class) and keep one answer per input over all of them."""
+        classes = victim.network(batch.images[:1]).logits.shape[1]
+        return search(
+            victim.network, batch, budget, draws,
+            [weighted(first, eta, second) for eta in self.eta for first, second in self.terms(victim, classes)],
+            victim.certainty,
+            steps=self.steps, restarts=self.restarts, step=step_size(self.step, budget),
+            keep=self.keep, select=self.select,
+        )  # fmt: skip
+
+    def terms(self, victim: Victim, classes: int) -> list[tuple[Score, Score]]:
+        """Return (classifier term, rejector term) pairs: one, or one for each other class."""
+        if self.objective == "con+rr(multi)":
+            return [(other_class(shift), rectified_bce(victim)) for shift in range(1, classes)]
+        first, second = CLASSIFIER_AND_REJECTOR[self.objective]
+        return [(first, second(victim))]
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return steps x restarts x etas (x other classes)."""
+        targets = classes - 1 if self.objective == "con+rr(multi)" else 1
+        return self.steps * self.restarts * len(self.eta) * targets
+
+
+def weighted(first: Score, eta: float, second: Score) -> Score:
+    """Return first + eta * second."""
+    return lambda outputs, labels: first(outputs, labels) + eta * second(outputs, labels)

@@ -1,0 +1,22 @@
+"""No attack: the inputs as they are."""
+
+from dataclasses import dataclass
+
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
+
+
+@dataclass(frozen=True)
+class Clean(Attack):
+    """Returns the clean images; every plan has it."""
+
+    norms = frozenset()
+    needs_budget = False
+    maximises = "nothing: the inputs as they are"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Return the images unmoved."""
+        return Moved(batch.images)
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return 0."""
+        return 0

@@ -1,0 +1,32 @@
+"""What is maximised: one small function each, from (outputs, labels) to one value per input."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.ascent import Score
+from rrbench.protocols import Outputs
+
+
+def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return CE to the true label."""
+    return F.cross_entropy(outputs.logits, labels, reduction="none")
+
+
+def confidence(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return max softmax: how sure an attack that knows no rejector believes its image looks."""
+    return outputs.logits.double().softmax(1).amax(1)
+
+
+def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return log max_{k != y} p_k, the class picked anew at each step."""
+    return outputs.logits.log_softmax(1).scatter(1, labels[:, None], -float("inf")).amax(1)
+
+
+def other_class(shift: int) -> Score:
+    """Return log p_k for the class k that lies `shift` (1 .. K - 1) after the true one."""
+
+    def log_probability(outputs: Outputs, labels: Tensor) -> Tensor:
+        targets = (labels + shift) % outputs.logits.shape[1]
+        return outputs.logits.log_softmax(1).gather(1, targets[:, None]).squeeze(1)
+
+    return log_probability

@@ -1,0 +1,28 @@
+"""The coupled rejector: confidence above gamma and R-Con above one half (Pang et al., 2022, arXiv 2105.14785)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rrbench.protocols import Outputs
+from rrbench_baselines.confidence import probabilities
+from rrbench_baselines.rr import RR
+
+
+@dataclass
+class Coupled(RR):
+    """Certainty is the smaller of Con - gamma and R-Con - 1/2; positive means accepted, at no tuned threshold."""
+
+    is_probability = False
+    own_threshold = torch.finfo(torch.float32).tiny  # the rule is strict: exactly 0 is rejected
+    scores = "min(confidence - gamma, R-Con - 1/2) on RR's network; accepts above 0"
+
+    score: Literal["rcon"] = "rcon"
+    gamma: float = 0.5
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return how far both conditions are met."""
+        confidence = probabilities(outputs, self.tau).amax(1)
+        return torch.minimum(confidence - self.gamma, self.rectified(confidence, outputs) - 0.5)

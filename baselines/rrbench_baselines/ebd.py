@@ -1,0 +1,42 @@
+"""EBD, energy-based detection (Liu et al., 2020, arXiv 2010.03759), trained on adversarial inputs."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.protocols import Outputs, Rejector
+
+
+@dataclass
+class Ebd(Rejector):
+    """Certainty is logsumexp of the logits, pushed above m_in where right and below m_out where wrong."""
+
+    paper = "Liu et al. 2020, arXiv 2010.03759"
+    scores = "logsumexp of the logits (negative energy)"
+
+    m_in: float = 6.0
+    m_out: float = 3.0
+    weight: float = 0.1
+
+    def training_key(self) -> str:
+        """Name the margins and the weight where they are not the paper's."""
+        defaults = {"m_in": 6.0, "m_out": 3.0, "weight": 0.1}
+        differ = [f"{key}={getattr(self, key):g}" for key, value in defaults.items() if getattr(self, key) != value]
+        return f"ebd({','.join(differ)})" if differ else "ebd"
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        """Add both hinge terms, squared; nothing when the batch is all right or all wrong."""
+        certainty = self.certainty(outputs)
+        right = outputs.logits.argmax(1) == labels
+        high = F.relu(certainty - self.m_out).square()
+        low = F.relu(self.m_in - certainty).square()
+        # Sums over masks rather than indexing: no wait for the device inside a training step.
+        hinges = (high * ~right).sum() / (~right).sum() + (low * right).sum() / right.sum()
+        both = right.any() & ~right.all()
+        return classifier_loss + self.weight * torch.where(both, hinges, 0.0)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return logsumexp."""
+        return outputs.logits.logsumexp(1)

@@ -1,0 +1,67 @@
+"""RR, rectified rejection, and its ablations (Pang et al., 2022, arXiv 2105.14785)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.protocols import Outputs, Rejector
+from rrbench_baselines.confidence import probabilities
+from rrbench_baselines.head import rejection_head
+
+
+@dataclass
+class RR(Rejector):
+    """Certainty is R-Con: confidence times A, where A (the head) learns p[true] / p[predicted]."""
+
+    needs = frozenset({"head"})
+    is_probability = True
+    paper = "Pang et al. 2022, arXiv 2105.14785"
+    scores = "R-Con: confidence times the head's rectification A"
+
+    score: Literal["rcon", "con"] = "rcon"  # con: the same network, judged by confidence alone
+    tau: float = 1.0  # temperature in the RR loss and in the score; cross-entropy keeps 1
+    weight: float = 1.0
+    form: Literal["product", "difference", "head", "confidence"] = "product"
+    stop_gradient: bool = True
+
+    def training_key(self) -> str:
+        """Name the settings that the loss uses; `score` only reads the trained network."""
+        defaults = {"form": "product", "stop_gradient": True, "tau": 1.0, "weight": 1.0}
+        differ = [f"{key}={_show(getattr(self, key))}" for key, value in defaults.items() if getattr(self, key) != value]
+        return f"rr({','.join(differ)})" if differ else "rr"
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        """Build the head that gives A before its sigmoid."""
+        return rejection_head(width)
+
+    def rectified(self, confidence: Tensor, outputs: Outputs) -> Tensor:
+        """Couple a confidence and the head into R."""
+        rectifier = outputs.head[:, 0].double().sigmoid()
+        if self.form == "product":
+            return confidence * rectifier
+        if self.form == "difference":
+            # The paper's footnote gives no code: clamped so that BCE stays defined.
+            return (confidence - rectifier).clamp(1e-6, 1 - 1e-6)
+        return rectifier if self.form == "head" else confidence
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        """Add BCE(R, sg[T-Con]); confidence inside R is held fixed where the prediction is right."""
+        probability = probabilities(outputs, self.tau)
+        confidence, predicted = probability.max(1)
+        target = probability.gather(1, labels[:, None]).squeeze(1).detach()
+        if self.stop_gradient:
+            confidence = confidence.where(predicted != labels, confidence.detach())
+        rectified = self.rectified(confidence, outputs).clamp(0.0, 1.0)
+        return classifier_loss + self.weight * F.binary_cross_entropy(rectified, target).to(classifier_loss.dtype)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return R-Con, or confidence at temperature 1 for `score=con`."""
+        if self.score == "con":
+            return probabilities(outputs).amax(1)
+        return self.rectified(probabilities(outputs, self.tau).amax(1), outputs)
+
+
+def _show(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,171 @@
+"""The one gradient-ascent loop: start, step, project, and what to keep. For training and attacks alike."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.errors import CellError
+from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
+
+Score = Callable[[Outputs, Tensor], Tensor]  # (outputs, labels) -> (N,)
+Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` among all it passed
+Select = Literal["ce", "objective", "evade"]  # between candidates of one input
+
+
+def norms(delta: Tensor) -> Tensor:
+    """Return each image's l2 norm, shaped to multiply images."""
+    return delta.flatten(1).norm(dim=1).view(-1, *[1] * (delta.dim() - 1))
+
+
+def project(moved: Tensor, images: Tensor, norm: Norm, radius: float) -> Tensor:
+    """Bring images back into the ball round the clean ones, then into [0, 1]."""
+    if norm == "linf":
+        # min and max rather than adding a clipped delta: radius 0 gives the clean image exactly.
+        moved = torch.minimum(torch.maximum(moved, images - radius), images + radius)
+    else:
+        delta = moved - images
+        moved = images + delta * (radius / norms(delta).clamp_min(1e-12)).clamp_max(1.0)
+    return moved.clamp(0.0, 1.0)
+
+
+def random_start(batch: Batch, norm: Norm, radius: float, draws: Draws, restart: int) -> Tensor:
+    """Start uniformly in the box, or in a Gaussian direction at a uniform share of the radius."""
+    shape = tuple(batch.images.shape[1:])
+    if norm == "linf":
+        delta = (2 * draws.uniform(batch.ids, shape, restart) - 1) * radius
+    else:
+        direction = draws.normal(batch.ids, shape, restart)
+        share = draws.uniform(batch.ids, (1,) * len(shape), restart)
+        delta = direction / norms(direction).clamp_min(1e-12) * share * radius
+    return (batch.images + delta.to(batch.images.dtype)).clamp(0.0, 1.0)
+
+
+def step_up(moved: Tensor, gradient: Tensor, norm: Norm, step: float) -> Tensor:
+    """Move along the steepest direction of the norm by `step`."""
+    if norm == "linf":
+        return moved + step * gradient.sign()
+    return moved + step * gradient / (norms(gradient) + 1e-10)
+
+
+Observe = Callable[[Tensor, Outputs, Tensor], None]  # (images, outputs, objective), all detached
+
+
+def ascend(
+    network: Network,
+    images: Tensor,
+    start: Tensor,
+    objective: Callable[[Outputs], Tensor],
+    *,
+    norm: Norm,
+    radius: float,
+    step: float,
+    steps: int,
+    observe: Observe | None = None,
+) -> Tensor:
+    """Take `steps` steps up the objective inside the budget and return the last image."""
+    moved = start.detach()
+    for _ in range(steps):
+        moved.requires_grad_()
+        with torch.enable_grad():
+            outputs = network(moved)
+            value = objective(outputs)
+            if not value.requires_grad:
+                raise CellError("the objective has no gradient: this certainty cannot be attacked by gradient ascent")
+            (gradient,) = torch.autograd.grad(value.sum(), moved)
+        moved = moved.detach()
+        if observe is not None:
+            observe(moved, Outputs(*(part.detach() for part in outputs)), value.detach())
+        moved = project(step_up(moved, gradient, norm, step), images, norm, radius)
+    return moved
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the true class's logit minus the best other one: negative means wrong."""
+    true = logits.gather(1, labels[:, None]).squeeze(1)
+    return true - logits.scatter(1, labels[:, None], -torch.inf).amax(1)
+
+
+class Tracker:
+    """Keeps, per input, the answer (by `keep` and `select`) and the boldest wrong image seen.
+
+    Nothing here waits for the device; a NaN is remembered and raised once, at the end.
+    """
+
+    def __init__(self, batch: Batch, certainty: Score, keep: Keep, select: Select) -> None:
+        self.labels, self.certainty, self.keep, self.select = batch.labels, certainty, keep, select
+        lowest = torch.full(batch.labels.shape, -torch.inf, dtype=torch.float64, device=batch.labels.device)
+        self.answer, self.rank = batch.images.clone(), lowest
+        self.boldest, self.boldness = batch.images.clone(), lowest.clone()
+        self.evades = torch.zeros_like(batch.labels, dtype=torch.bool)
+        self.broken = torch.zeros_like(self.evades)
+
+    def see(self, images: Tensor, outputs: Outputs, objective: Tensor, *, is_last: bool) -> None:
+        """Take note of one candidate for every input."""
+        certainty = self.certainty(outputs, self.labels).double()
+        wrong = outputs.logits.argmax(1) != self.labels
+        self.broken |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
+        bolder = wrong & (certainty > self.boldness)
+        self.boldness = torch.where(bolder, certainty, self.boldness)
+        self.boldest = torch.where(_wide(bolder, images), images, self.boldest)
+        if not is_last and self.keep == "last":
+            return
+        evades = torch.zeros_like(wrong)
+        if self.select == "ce":
+            rank = F.cross_entropy(outputs.logits, self.labels, reduction="none").double()
+        elif self.select == "objective":
+            rank = objective.double()
+        else:
+            # First come the wrong ones, the most certain before the rest; then the nearest to being wrong.
+            evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, self.labels).double())
+        better = (evades & ~self.evades) | ((evades == self.evades) & (rank >= self.rank))
+        self.answer = torch.where(_wide(better, images), images, self.answer)
+        self.rank, self.evades = torch.where(better, rank, self.rank), self.evades | evades
+
+    def moved(self) -> Moved:
+        """Return what was kept; a NaN seen on the way is an error, never a robust image."""
+        if bool(self.broken.any()):
+            raise CellError(f"NaN or infinite scores on {int(self.broken.sum())} attacked inputs")
+        return Moved(self.answer, self.boldest)
+
+
+def _wide(mask: Tensor, images: Tensor) -> Tensor:
+    return mask.view(-1, *[1] * (images.dim() - 1))
+
+
+def search(
+    network: Network,
+    batch: Batch,
+    budget: Budget,
+    draws: Draws,
+    objectives: Sequence[Score],
+    certainty: Score,
+    *,
+    steps: int,
+    restarts: int,
+    step: float,
+    keep: Keep,
+    select: Select,
+) -> Moved:
+    """Ascend each objective from each random start, and keep one answer per input over all of them."""
+    tracker = Tracker(batch, certainty, keep, select)
+    for restart in range(restarts):
+        start = random_start(batch, budget.norm, budget.eps, draws, restart)
+        for score in objectives:
+
+            def objective(outputs: Outputs, score: Score = score) -> Tensor:
+                return score(outputs, batch.labels)
+
+            def observe(images: Tensor, outputs: Outputs, value: Tensor) -> None:
+                tracker.see(images, outputs, value, is_last=False)
+
+            last = ascend(
+                network, batch.images, start, objective,
+                norm=budget.norm, radius=budget.eps, step=step, steps=steps, observe=observe,
+            )  # fmt: skip
+            with torch.no_grad():
+                outputs = network(last)
+                tracker.see(last, outputs, objective(outputs), is_last=True)
+    return tracker.moved()

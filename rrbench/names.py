@@ -1,0 +1,215 @@
+"""The text form of choices and budgets: `rr(tau=0.5)`, `pgd100x10`, `linf:8/255`. Imports no torch.
+
+A choice is `name` or `name(positional,key=value,...)`, at most one positional (the first setting).
+A name that ends in digits is short for steps and restarts: `pgd100x10` is `pgd(steps=100,restarts=10)`.
+"""
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rrbench.errors import UseError
+
+Value = str | int | float | bool | Fraction | None | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plugin by name with every one of its settings; `label` is its shortest unambiguous text."""
+
+    name: str
+    settings: tuple[tuple[str, Value], ...] = ()
+    label: str = dataclasses.field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.label or self.name
+
+
+@dataclass(frozen=True)
+class Call:
+    """A parsed text, before anyone has looked up what it names."""
+
+    name: str
+    positional: str | None
+    keywords: tuple[tuple[str, str], ...]
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas outside brackets; empty parts are dropped."""
+    parts, depth, part = [], 0, ""
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            raise UseError(f"unbalanced bracket in {text!r}")
+        if character == "," and depth == 0:
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    if depth:
+        raise UseError(f"unbalanced bracket in {text!r}")
+    return [stripped for piece in [*parts, part] if (stripped := piece.strip())]
+
+
+def parse(text: str) -> Call:
+    """Parse `name` or `name(positional,key=value,...)`."""
+    text = text.strip()
+    name, bracket, rest = text.partition("(")
+    if bracket and not rest.endswith(")"):
+        raise UseError(f"cannot read {text!r}: expected name(setting=value,...)")
+    positional, keywords = None, {}
+    for index, argument in enumerate(split_list(rest[:-1]) if bracket else []):
+        key, equals, value = argument.partition("=")
+        if not equals and index == 0:
+            positional = argument
+        elif not equals:
+            raise UseError(f"cannot read {text!r}: {argument!r} needs a name, as in key=value")
+        elif (key := key.strip()) in keywords:
+            raise UseError(f"{text!r} gives {key!r} twice")
+        else:
+            keywords[key] = value.strip()
+    if not name.strip():
+        raise UseError(f"cannot read {text!r}: no name")
+    return Call(name.strip(), positional, tuple(keywords.items()))
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UseError:
+    """Say that `name` is not known, and which names are near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:12]
+    return UseError(f"unknown {kind} {name!r}; near: {', '.join(near)}" if near else f"unknown {kind} {name!r}")
+
+
+def settings_of(plugin: type) -> dict[str, tuple[object, object]]:
+    """Return {setting: (type, default)} of a plugin class; a setting without default has `dataclasses.MISSING`."""
+    if not dataclasses.is_dataclass(plugin):
+        return {}
+    hints = typing.get_type_hints(plugin)
+    return {item.name: (hints[item.name], item.default) for item in dataclasses.fields(plugin) if item.init}
+
+
+def convert(value: object, hint: object, where: str) -> Value:
+    """Bring a text or a TOML value to a setting's type."""
+    try:
+        return _convert(value, hint)
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise UseError(f"{where} cannot be {value!r}; expected {_describe(hint)}") from None
+
+
+def _convert(value: object, hint: object) -> Value:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None or value == "none":
+            return None
+        return _convert(value, next(option for option in arguments if option is not type(None)))
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise ValueError
+        return typing.cast(Value, value)
+    if origin is tuple:
+        items = value.split(":") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        return tuple(float(item) for item in items)
+    if hint is bool:
+        return {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
+    if isinstance(value, bool):
+        raise ValueError
+    if hint is int:
+        return int(value) if isinstance(value, int | str) else _fail()
+    if hint is float:
+        return float(Fraction(value)) if isinstance(value, str) and "/" in value else float(typing.cast(float, value))
+    if hint is Fraction:
+        return Fraction(typing.cast(str, value)) if isinstance(value, str | int | Fraction) else _fail()
+    if hint is str:
+        return str(value)
+    raise TypeError(f"settings cannot have type {hint}")
+
+
+def _fail() -> typing.NoReturn:
+    raise ValueError
+
+
+def _describe(hint: object) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, type):
+        return {Fraction: "a fraction such as 8/255", bool: "true or false"}.get(hint, f"a {hint.__name__}")
+    return {tuple: "numbers joined by ':'"}.get(typing.get_origin(hint) or object, str(hint).replace("fractions.", ""))
+
+
+def show(value: object) -> str:
+    """Print a setting's value so that `convert` reads it back."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ":".join(map(show, value))
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
+
+def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:
+    """Look up a call and fill in every setting: the class's default, then `defaults`, then what the call says."""
+    name, given = call.name, dict(call.keywords)
+    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
+    if name not in table and short and short[1] in table:
+        name = short[1]
+        for key, number in (("steps", short[2]), ("restarts", short[3] or "1")):
+            if key not in settings_of(table[name]):
+                raise UseError(f"{kind} {name!r} has no setting {key!r}, so {call.name!r} means nothing")
+            given.setdefault(key, number)
+    if name not in table:
+        raise unknown(kind, name, table)
+    known = settings_of(table[name])
+    if call.positional is not None:
+        if not known:
+            raise UseError(f"{kind} {name!r} has no settings")
+        first = next(iter(known))
+        if first in given:
+            raise UseError(f"{kind} {name!r} is given {first!r} twice")
+        given[first] = call.positional
+    for key in [*given, *defaults]:
+        if key not in known:
+            raise unknown(f"setting of {kind} {name!r}", key, known)
+    values: dict[str, Value] = {}
+    base: dict[str, Value] = {}
+    for key, (hint, default) in known.items():
+        where = f"{kind} {name!r}: setting {key!r}"
+        standard = defaults.get(key, default)
+        if standard is not dataclasses.MISSING:
+            base[key] = convert(standard, hint, where)
+        if key in given:
+            values[key] = convert(given[key], hint, where)
+        elif key in base:
+            values[key] = base[key]
+        else:
+            raise UseError(f"{kind} {name!r} needs {key!r}, as in {name}({key}=...)")
+    return Choice(name, tuple(values.items()), _label(name, values, base))
+
+
+def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) -> str:
+    """Write the canonical form: no spaces, only settings that differ from their default, sorted."""
+    differ = {key: value for key, value in values.items() if key not in base or value != base[key]}
+    if "steps" in values and "restarts" in values and differ.keys() & {"steps", "restarts"}:
+        name += str(values["steps"]) + (f"x{values['restarts']}" if values["restarts"] != 1 else "")
+        differ = {key: value for key, value in differ.items() if key not in ("steps", "restarts")}
+    first = next(iter(values), None)
+    arguments = [show(differ.pop(first))] if first in differ and isinstance(differ[first], str) else []
+    arguments += [f"{key}={show(value)}" for key, value in sorted(differ.items())]
+    return f"{name}({','.join(arguments)})" if arguments else name
+
+
+def parse_budget(text: str) -> tuple[str, Fraction]:
+    """Parse `linf:8/255` into a norm and an exact radius."""
+    norm, colon, radius = text.strip().partition(":")
+    if norm not in ("linf", "l2") or not colon:
+        raise UseError(f"cannot read budget {text!r}; write a norm and a radius such as linf:8/255 or l2:128/255")
+    try:
+        exact = Fraction(radius)
+    except (ValueError, ZeroDivisionError):
+        raise UseError(f"cannot read the radius of budget {text!r}; write a fraction such as 8/255") from None
+    if exact < 0:
+        raise UseError(f"budget {text!r} has a negative radius")
+    return norm, exact

@@ -1,0 +1,241 @@
+"""The types every part shares, and the five kinds of plugin as five small base classes.
+
+A plugin is a dataclass whose fields are its settings: `repr` is the record of a run.
+No plugin sees the configuration, the store or another plugin.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Norm = Literal["linf", "l2"]
+Split = Literal["train", "calibration", "test"]
+
+
+class Batch(NamedTuple):
+    """Some inputs of a data set."""
+
+    images: Tensor  # (N, C, H, W) in [0, 1]
+    labels: Tensor  # (N,)
+    ids: Tensor  # (N,) position in the data set
+
+    def at(self, index: Tensor | slice) -> "Batch":
+        """Return the inputs at `index`."""
+        return Batch(self.images[index], self.labels[index], self.ids[index])
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on `device`."""
+        return Batch(self.images.to(device), self.labels.to(device), self.ids.to(device))
+
+    @property
+    def size(self) -> int:
+        """The number of inputs."""
+        return self.labels.shape[0]
+
+
+class Outputs(NamedTuple):
+    """All that a network says about a batch; a rejector is a function of this."""
+
+    features: Tensor  # (N, width); zero columns when a wrapped model gives none
+    logits: Tensor  # (N, classes)
+    head: Tensor  # (N, outputs of the rejector's head); zero columns without one
+
+    def at(self, index: Tensor | slice) -> "Outputs":
+        """Return the outputs at `index`."""
+        return Outputs(self.features[index], self.logits[index], self.head[index])
+
+    def to(self, device: torch.device) -> "Outputs":
+        """Return the outputs on `device`."""
+        return Outputs(self.features.to(device), self.logits.to(device), self.head.to(device))
+
+
+Network = Callable[[Tensor], Outputs]  # an nn.Module, or a wrapper round one
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How far an attack may move an image; no radius means minimal distortion."""
+
+    norm: Norm
+    radius: Fraction | None
+
+    @property
+    def eps(self) -> float:
+        """The radius as a float, for attacks that need one."""
+        if self.radius is None:
+            raise ValueError("a minimal-distortion budget has no radius")
+        return float(self.radius)
+
+
+class Calibration(NamedTuple):
+    """What a deployer knows of a rejector's certainty, from clean inputs alone."""
+
+    threshold: float  # deployed: keeps 95 % of the correct clean validation inputs
+    median: float  # of certainty over the correct clean training inputs
+    scale: float  # their interquartile range
+
+
+class Draws(Protocol):
+    """Randomness tied to (seed, attack, example id, restart), never to the batch."""
+
+    def uniform(self, ids: Tensor, shape: tuple[int, ...], restart: int) -> Tensor:
+        """Return (len(ids), *shape) numbers in [0, 1)."""
+
+    def normal(self, ids: Tensor, shape: tuple[int, ...], restart: int) -> Tensor:
+        """Return (len(ids), *shape) standard normal numbers."""
+
+
+@dataclass
+class Rejector(ABC):
+    """Gives each input a certainty; only `certainty` must be written."""
+
+    frameworks: ClassVar[tuple[str, ...]] = ()  # empty: any
+    needs: ClassVar[frozenset[str]] = frozenset()  # of {"features", "head", "fit"}
+    is_oracle: ClassVar[bool] = False  # looks at the label: a bound, not a defence
+    is_probability: ClassVar[bool] = False  # certainty lies in [0, 1]
+    own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold
+    paper: ClassVar[str] = ""  # authors, year, arXiv number
+    scores: ClassVar[str] = ""  # one line: what the certainty is
+
+    # Not a setting: the only thing `fit` writes; saved and moved by the store.
+    fitted: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def training_key(self) -> str:
+        """Name what changes the weights; equal keys share one checkpoint, empty shares the plain one."""
+        return ""
+
+    def build_head(self, width: int, classes: int) -> nn.Module | None:
+        """Build the extra head fed by the features, if the rejector has one."""
+        return None
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        """Return the total loss of a training step on the framework's inputs."""
+        return classifier_loss
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:  # noqa: B027  (nothing to fit is the common case)
+        """Learn from all clean training outputs, in file order and unaugmented, into `fitted`."""
+
+    @abstractmethod
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return (N,); higher is kept, lower is rejected, always."""
+
+    def oracle_certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """Return the certainty when the label is known; only oracles override it."""
+        return self.certainty(outputs)
+
+
+class Victim(NamedTuple):
+    """Network and rejector together: what an attack attacks."""
+
+    network: Network
+    rejector: Rejector
+    calibration: Calibration | None = None  # None while training
+
+    def certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """Return the rejector's certainty, an oracle's included."""
+        return self.rejector.oracle_certainty(outputs, labels)
+
+    def log_certainty(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log R, log(1 - R)), R the certainty brought into [0, 1] so that any rejector can be attacked.
+
+        A certainty that is no probability becomes sigmoid((certainty - median) / scale).
+        """
+        certainty = self.certainty(outputs, labels)
+        if self.rejector.is_probability:
+            tiny = torch.finfo(torch.float32).tiny
+            return certainty.clamp_min(tiny).log(), (1 - certainty).clamp_min(tiny).log()
+        if self.calibration is None:
+            raise ValueError("a certainty outside [0, 1] needs a calibration")
+        standard = (certainty - self.calibration.median) / self.calibration.scale
+        return F.logsigmoid(standard), F.logsigmoid(-standard)
+
+
+class Moved(NamedTuple):
+    """What an attack answers."""
+
+    images: Tensor  # its answer for every input
+    boldest: Tensor | None = None  # the wrong image it saw with the highest certainty, where it saw one
+
+
+class Attack(ABC):
+    """Moves images within a budget; a frozen dataclass."""
+
+    is_adaptive: ClassVar[bool] = False  # looks at the rejector; otherwise one run serves all rejectors
+    norms: ClassVar[frozenset[str]] = frozenset({"linf", "l2"})  # empty: the attack has no budget at all
+    needs_budget: ClassVar[bool] = True  # False: minimal distortion, or no attack
+    expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): left out, one cell for each
+    paper: ClassVar[str] = ""  # authors, year, arXiv number
+    maximises: ClassVar[str] = ""  # one line: what it does
+
+    @abstractmethod
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Answer for every input of the batch; the harness re-checks budget and range."""
+
+    @abstractmethod
+    def gradients_per_image(self, classes: int) -> int:
+        """Count the gradient evaluations one image costs."""
+
+
+class Framework(ABC):
+    """One way to train a network; a frozen dataclass."""
+
+    chooses_epoch: ClassVar[bool] = True  # False: robust accuracy says nothing here, the last epoch is taken
+    paper: ClassVar[str] = ""
+    minimises: ClassVar[str] = ""  # one line: its loss
+
+    @abstractmethod
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        """Return the loss of one step, the rejector's share included."""
+
+    @abstractmethod
+    def gradients_per_image(self) -> int:
+        """Count the gradient evaluations one training image costs, the weight update included."""
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What a network and an augmentation must know of a data set."""
+
+    classes: int
+    shape: tuple[int, int, int]  # (C, H, W)
+    mean: tuple[float, ...]  # per channel, for the normalisation inside the network
+    std: tuple[float, ...]
+    pad: int = 0  # training images are shifted by up to this many pixels, zeros coming in
+    flip: bool = False  # training images are mirrored half of the time
+
+
+class DataSource(ABC):
+    """A data set; a frozen dataclass."""
+
+    info: DataInfo
+    trains_as: str | None = None  # the data set whose checkpoints are used, where it has no training images
+    about: ClassVar[str] = ""  # one line
+
+    @abstractmethod
+    def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
+        """Read one split from the first of `roots` that has it; a missing data set says how to get it."""
+
+
+class NetworkSource(ABC):
+    """An architecture; a frozen dataclass."""
+
+    about: ClassVar[str] = ""  # one line
+
+    @abstractmethod
+    def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
+        """Build the network with the head that the rejector asks for, in PyTorch's current random state."""
+
+
+# A table's value is a class, or the text of another entry: "rr(form=difference)", "confidence@ccat".
+RejectorTable = Mapping[str, type[Rejector] | str]
+AttackTable = Mapping[str, type[Attack] | str]
+FrameworkTable = Mapping[str, type[Framework] | str]
+DataTable = Mapping[str, type[DataSource] | str]
+NetworkTable = Mapping[str, type[NetworkSource] | str]
