@@ -6,7 +6,7 @@ No plugin sees the configuration, the store or another plugin.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -14,6 +14,8 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from rrbench.names import show
 
 Norm = Literal["linf", "l2"]
 Split = Literal["train", "calibration", "test"]
@@ -110,6 +112,12 @@ class Rejector(ABC):
     def training_key(self) -> str:
         """Name what changes the weights; equal keys share one checkpoint, empty shares the plain one."""
         return ""
+
+    def keyed(self, name: str, *settings: str) -> str:
+        """Write a training key: `name` and those of `settings` that differ from their class's default."""
+        defaults = {item.name: item.default for item in fields(self)}
+        differ = [f"{key}={show(getattr(self, key))}" for key in sorted(settings) if getattr(self, key) != defaults[key]]
+        return f"{name}({','.join(differ)})" if differ else name
 
     def build_head(self, width: int, classes: int) -> nn.Module | None:
         """Build the extra head fed by the features, if the rejector has one."""

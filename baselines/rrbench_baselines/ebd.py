@@ -22,9 +22,7 @@ class Ebd(Rejector):
 
     def training_key(self) -> str:
         """Name the margins and the weight where they are not the paper's."""
-        defaults = {"m_in": 6.0, "m_out": 3.0, "weight": 0.1}
-        differ = [f"{key}={getattr(self, key):g}" for key, value in defaults.items() if getattr(self, key) != value]
-        return f"ebd({','.join(differ)})" if differ else "ebd"
+        return self.keyed("ebd", "m_in", "m_out", "weight")
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
         """Add both hinge terms, squared; nothing when the batch is all right or all wrong."""

@@ -28,9 +28,7 @@ class RR(Rejector):
 
     def training_key(self) -> str:
         """Name the settings that the loss uses; `score` only reads the trained network."""
-        defaults = {"form": "product", "stop_gradient": True, "tau": 1.0, "weight": 1.0}
-        differ = [f"{key}={_show(getattr(self, key))}" for key, value in defaults.items() if getattr(self, key) != value]
-        return f"rr({','.join(differ)})" if differ else "rr"
+        return self.keyed("rr", "form", "stop_gradient", "tau", "weight")
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the head that gives A before its sigmoid."""
@@ -62,6 +60,3 @@ class RR(Rejector):
             return probabilities(outputs).amax(1)
         return self.rectified(probabilities(outputs, self.tau).amax(1), outputs)
 
-
-def _show(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
