@@ -15,9 +15,14 @@ Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by 
 Select = Literal["ce", "objective", "evade"]  # between candidates of one input
 
 
+def wide(values: Tensor, images: Tensor) -> Tensor:
+    """Shape one value per image so that it broadcasts over images."""
+    return values.view(-1, *[1] * (images.dim() - 1))
+
+
 def norms(delta: Tensor) -> Tensor:
     """Return each image's l2 norm, shaped to multiply images."""
-    return delta.flatten(1).norm(dim=1).view(-1, *[1] * (delta.dim() - 1))
+    return wide(torch.linalg.vector_norm(delta.flatten(1), dim=1), delta)
 
 
 def project(moved: Tensor, images: Tensor, norm: Norm, radius: float) -> Tensor:
@@ -109,7 +114,7 @@ class Tracker:
         self.broken |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
         bolder = wrong & (certainty > self.boldness)
         self.boldness = torch.where(bolder, certainty, self.boldness)
-        self.boldest = torch.where(_wide(bolder, images), images, self.boldest)
+        self.boldest = torch.where(wide(bolder, images), images, self.boldest)
         if not is_last and self.keep == "last":
             return
         evades = torch.zeros_like(wrong)
@@ -121,7 +126,7 @@ class Tracker:
             # First come the wrong ones, the most certain before the rest; then the nearest to being wrong.
             evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, self.labels).double())
         better = (evades & ~self.evades) | ((evades == self.evades) & (rank >= self.rank))
-        self.answer = torch.where(_wide(better, images), images, self.answer)
+        self.answer = torch.where(wide(better, images), images, self.answer)
         self.rank, self.evades = torch.where(better, rank, self.rank), self.evades | evades
 
     def moved(self) -> Moved:
@@ -129,10 +134,6 @@ class Tracker:
         if bool(self.broken.any()):
             raise CellError(f"NaN or infinite scores on {int(self.broken.sum())} attacked inputs")
         return Moved(self.answer, self.boldest)
-
-
-def _wide(mask: Tensor, images: Tensor) -> Tensor:
-    return mask.view(-1, *[1] * (images.dim() - 1))
 
 
 def search(
@@ -162,9 +163,16 @@ def search(
                 tracker.see(images, outputs, value, is_last=False)
 
             last = ascend(
-                network, batch.images, start, objective,
-                norm=budget.norm, radius=budget.eps, step=step, steps=steps, observe=observe,
-            )  # fmt: skip
+                network,
+                batch.images,
+                start,
+                objective,
+                norm=budget.norm,
+                radius=budget.eps,
+                step=step,
+                steps=steps,
+                observe=observe,
+            )
             with torch.no_grad():
                 outputs = network(last)
                 tracker.see(last, outputs, objective(outputs), is_last=True)

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from rrbench.errors import UseError
 
-Value = str | int | float | bool | Fraction | None | tuple[float, ...]
+Value = str | int | float | bool | Fraction | None | tuple[float | Fraction, ...]
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,11 @@ def _convert(value: object, hint: object) -> Value:
         return typing.cast(Value, value)
     if origin is tuple:
         items = value.split(":") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        return tuple(float(item) for item in items)
+        return typing.cast(Value, tuple(_convert(item, arguments[0]) for item in items))
     if hint is bool:
-        return {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
+        return (
+            {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
+        )
     if isinstance(value, bool):
         raise ValueError
     if hint is int:
@@ -138,7 +140,9 @@ def _describe(hint: object) -> str:
         return "one of " + ", ".join(map(str, typing.get_args(hint)))
     if isinstance(hint, type):
         return {Fraction: "a fraction such as 8/255", bool: "true or false"}.get(hint, f"a {hint.__name__}")
-    return {tuple: "numbers joined by ':'"}.get(typing.get_origin(hint) or object, str(hint).replace("fractions.", ""))
+    if typing.get_origin(hint) is tuple:
+        return "numbers joined by ':'"
+    return str(hint).replace("fractions.", "")
 
 
 def show(value: object) -> str:
@@ -150,16 +154,21 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
+def long_form(kind: str, call: Call, table: Mapping[str, type]) -> Call:
+    """Spell out a short name: `pgd100x10` becomes `pgd(steps=100,restarts=10)`."""
+    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", call.name)
+    if call.name in table or not short or short[1] not in table:
+        return call
+    numbers = {"steps": short[2], "restarts": short[3] or "1"}
+    for key in numbers:
+        if key not in settings_of(table[short[1]]):
+            raise UseError(f"{kind} {short[1]!r} has no setting {key!r}, so {call.name!r} means nothing")
+    return Call(short[1], call.positional, tuple({**numbers, **dict(call.keywords)}.items()))
+
+
 def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:
     """Look up a call and fill in every setting: the class's default, then `defaults`, then what the call says."""
     name, given = call.name, dict(call.keywords)
-    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
-    if name not in table and short and short[1] in table:
-        name = short[1]
-        for key, number in (("steps", short[2]), ("restarts", short[3] or "1")):
-            if key not in settings_of(table[name]):
-                raise UseError(f"{kind} {name!r} has no setting {key!r}, so {call.name!r} means nothing")
-            given.setdefault(key, number)
     if name not in table:
         raise unknown(kind, name, table)
     known = settings_of(table[name])

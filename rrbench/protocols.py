@@ -116,7 +116,9 @@ class Rejector(ABC):
     def keyed(self, name: str, *settings: str) -> str:
         """Write a training key: `name` and those of `settings` that differ from their class's default."""
         defaults = {item.name: item.default for item in fields(self)}
-        differ = [f"{key}={show(getattr(self, key))}" for key in sorted(settings) if getattr(self, key) != defaults[key]]
+        differ = [
+            f"{key}={show(getattr(self, key))}" for key in sorted(settings) if getattr(self, key) != defaults[key]
+        ]
         return f"{name}({','.join(differ)})" if differ else name
 
     def build_head(self, width: int, classes: int) -> nn.Module | None:
@@ -181,6 +183,7 @@ class Attack(ABC):
     expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): left out, one cell for each
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does
+    cost: ClassVar[str] = ""  # gradients an image, in words
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
@@ -194,6 +197,7 @@ class Attack(ABC):
 class Framework(ABC):
     """One way to train a network; a frozen dataclass."""
 
+    rejectors: ClassVar[tuple[str, ...]] = ()  # empty: any; carl's loss reads the head of the rejector carl
     chooses_epoch: ClassVar[bool] = True  # False: robust accuracy says nothing here, the last epoch is taken
     paper: ClassVar[str] = ""
     minimises: ClassVar[str] = ""  # one line: its loss
@@ -215,6 +219,9 @@ class DataInfo:
     shape: tuple[int, int, int]  # (C, H, W)
     mean: tuple[float, ...]  # per channel, for the normalisation inside the network
     std: tuple[float, ...]
+    train_size: int = 0
+    calibration_size: int = 0
+    test_size: int = 0
     pad: int = 0  # training images are shifted by up to this many pixels, zeros coming in
     flip: bool = False  # training images are mirrored half of the time
 

@@ -50,6 +50,7 @@ class Adaptive(Attack):
     expand_over = ("objective", ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"))
     paper = "Pang et al. 2022, arXiv 2105.14785, Figure 4"
     maximises = "a classifier term plus eta times a term of the rejector's certainty"
+    cost = "steps x restarts x etas gradients an image, times classes - 1 for con+rr(multi)"
 
     objective: Objective
     eta: tuple[float, ...] = (0.1, 1.0)
@@ -63,12 +64,18 @@ class Adaptive(Attack):
         """Run every eta (and every target class) and keep one answer per input over all of them."""
         classes = victim.network(batch.images[:1]).logits.shape[1]
         return search(
-            victim.network, batch, budget, draws,
+            victim.network,
+            batch,
+            budget,
+            draws,
             [weighted(first, eta, second) for eta in self.eta for first, second in self.terms(victim, classes)],
             victim.certainty,
-            steps=self.steps, restarts=self.restarts, step=step_size(self.step, budget),
-            keep=self.keep, select=self.select,
-        )  # fmt: skip
+            steps=self.steps,
+            restarts=self.restarts,
+            step=step_size(self.step, budget),
+            keep=self.keep,
+            select=self.select,
+        )
 
     def terms(self, victim: Victim, classes: int) -> list[tuple[Score, Score]]:
         """Return (classifier term, rejector term) pairs: one, or one for each other class."""

@@ -12,6 +12,7 @@ class Clean(Attack):
     norms = frozenset()
     needs_budget = False
     maximises = "nothing: the inputs as they are"
+    cost = "0 gradients an image"
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Return the images unmoved."""

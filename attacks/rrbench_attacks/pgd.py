@@ -14,6 +14,7 @@ class Pgd(Attack):
 
     paper = "Madry et al. 2018, arXiv 1706.06083"
     maximises = "cross-entropy to the true label"
+    cost = "steps x restarts gradients an image"
 
     steps: int
     restarts: int = 1
@@ -24,10 +25,18 @@ class Pgd(Attack):
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Ascend cross-entropy; among wrong images `evade` prefers the most confident one."""
         return search(
-            victim.network, batch, budget, draws, [cross_entropy], confidence,
-            steps=self.steps, restarts=self.restarts, step=step_size(self.step, budget),
-            keep=self.keep, select=self.select,
-        )  # fmt: skip
+            victim.network,
+            batch,
+            budget,
+            draws,
+            [cross_entropy],
+            confidence,
+            steps=self.steps,
+            restarts=self.restarts,
+            step=step_size(self.step, budget),
+            keep=self.keep,
+            select=self.select,
+        )
 
     def gradients_per_image(self, classes: int) -> int:
         """Return steps x restarts."""

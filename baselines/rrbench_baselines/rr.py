@@ -59,4 +59,3 @@ class RR(Rejector):
         if self.score == "con":
             return probabilities(outputs).amax(1)
         return self.rectified(probabilities(outputs, self.tau).amax(1), outputs)
-

@@ -33,9 +33,15 @@ class PgdAt(Framework):
         with mode(victim.network, self.attack_mode):
             start = random_start(batch, "linf", radius, draws, 0)
             moved = ascend(
-                victim.network, batch.images, start, cross_entropy,
-                norm="linf", radius=radius, step=float(self.step), steps=self.steps,
-            )  # fmt: skip
+                victim.network,
+                batch.images,
+                start,
+                cross_entropy,
+                norm="linf",
+                radius=radius,
+                step=float(self.step),
+                steps=self.steps,
+            )
         outputs = victim.network(moved)
         return victim.rejector.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
 

@@ -1,0 +1,86 @@
+"""ATRO, a rejection function trained by a max-hinge loss on moved images (Kato et al., 2020, arXiv 2010.12905)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.frameworks.inner import InnerPgd, head_output
+from rrbench.modes import Mode
+from rrbench.protocols import Batch, Draws, Network, Outputs, Rejector, Victim
+from rrbench_baselines.head import rejection_head
+
+
+@dataclass
+class Atro(Rejector):
+    """Certainty is the raw rejection function a; its tanh, which the loss sees, has the same order but ties."""
+
+    frameworks = ("atro",)
+    needs = frozenset({"head"})
+    paper = "Kato et al. 2020, arXiv 2010.12905"
+    scores = "the rejection function before its tanh"
+
+    def training_key(self) -> str:
+        """Name the head."""
+        return "atro"
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        """Build the head that gives the rejection function before its tanh."""
+        return rejection_head(width)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return the head's output."""
+        return outputs.head[:, 0]
+
+
+@dataclass(frozen=True)
+class AtroTraining(InnerPgd):
+    """Accepting costs by how wrong the answer is, rejecting costs `cost`; the attack climbs the larger of the two.
+
+    Differs from the paper, as RR's authors do: probabilities instead of logits, no hinge at 0, no square,
+    no weight penalty, and cross-entropy beside it.
+    """
+
+    rejectors = ("atro",)
+    paper = "Kato et al. 2020, arXiv 2010.12905"
+    minimises = "cross-entropy + weight * max-hinge loss with rejection, on moved images"
+
+    attack_mode: Mode = "eval"
+    cost: float = 0.3
+    weight: float = 0.3
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cost < 0.5:
+            raise ValueError(f"cost {self.cost} must lie between 0 and 1/2")
+
+    @property
+    def beta(self) -> float:
+        """The slope of the cost of rejecting."""
+        return 1 / (1 - 2 * self.cost)
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        """Attack, then return both terms with the rejector's share."""
+        outputs = victim.network(self.move(victim.network, batch, draws))
+        loss = F.cross_entropy(outputs.logits, batch.labels)
+        loss = loss + self.weight * self.max_hinge(outputs, batch.labels).mean()
+        return victim.rejector.training_loss(outputs, batch.labels, loss)
+
+    def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
+        """Climb the max-hinge loss."""
+        return self.climb(network, batch, self.uniform_start(batch, draws), self.max_hinge)
+
+    def max_hinge(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """Return the larger of the costs of accepting and of rejecting, one value per input."""
+        accepts = head_output(outputs).tanh()
+        true = outputs.logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
+        # The mean over the classes of u p, where u is +1 for the true class and -1 for the others.
+        agreement = (2 * true - 1) / outputs.logits.shape[1]
+        accepting = 1 + self.alpha / 2 * (accepts - agreement)
+        rejecting = self.cost * (1 - self.beta * accepts)
+        return torch.maximum(accepting, rejecting)
+
+    def gradients_per_image(self) -> int:
+        """Return the attack's steps and the weight update."""
+        return self.steps + 1

@@ -1,0 +1,86 @@
+"""CARL, an abstain class learnt on moved images (Laidlaw and Feizi, 2019, arXiv 1911.11253)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.ascent import margin
+from rrbench.frameworks.inner import InnerPgd, head_output
+from rrbench.protocols import Batch, Draws, Network, Outputs, Rejector, Victim
+from rrbench_baselines.head import rejection_head
+
+
+@dataclass
+class Carl(Rejector):
+    """Certainty falls with q_abs, the probability of the abstain class beside the K classes."""
+
+    frameworks = ("carl",)
+    needs = frozenset({"head"})
+    paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
+    scores = "log-odds of not abstaining"
+
+    sign: Literal["-q_abs", "+q_abs"] = "-q_abs"  # +q_abs: as released with RR, abstaining counts as certain
+
+    def training_key(self) -> str:
+        """Name the head; `sign` only reads it."""
+        return "carl"
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        """Build the head that gives the abstain logit."""
+        return rejection_head(width)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return log((1 - q_abs) / q_abs): the order of 1 - q_abs without its ties at 0 and 1."""
+        log_odds = outputs.logits.double().logsumexp(1) - outputs.head[:, 0].double()
+        return log_odds if self.sign == "-q_abs" else -log_odds
+
+
+@dataclass(frozen=True)
+class CarlTraining(InnerPgd):
+    """Moved images must be answered rightly or with the abstain class, and the clean margin must be flat.
+
+    Differs from the paper, as RR's authors do: cross-entropy is over the K classes on moved images, not over
+    K + 1 on clean ones, so that nothing makes abstaining costly; the attack climbs the abstain loss itself.
+    """
+
+    rejectors = ("carl",)
+    paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
+    minimises = "cross-entropy + weight * -log(q_true + q_abs) on moved images + penalty on the clean margin's slope"
+
+    weight: float = 0.5
+    penalty: float = 0.02
+    penalty_reduction: Literal["sum", "mean"] = "sum"  # mean: RR's authors' slip, which divides it by the batch size
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        """Attack, then return the three terms with the rejector's share."""
+        outputs = victim.network(self.move(victim.network, batch, draws))
+        loss = F.cross_entropy(outputs.logits, batch.labels)
+        loss = loss + self.weight * abstain_loss(outputs, batch.labels).mean()
+        loss = loss + self.penalty * self.slope(victim.network, batch)
+        return victim.rejector.training_loss(outputs, batch.labels, loss)
+
+    def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
+        """Climb the abstain loss."""
+        return self.climb(network, batch, self.uniform_start(batch, draws), abstain_loss)
+
+    def slope(self, network: Network, batch: Batch) -> Tensor:
+        """Return the mean l1 norm of the clean margin's gradient; training differentiates it once more."""
+        images = batch.images.detach().requires_grad_()
+        margins = margin(network(images).logits, batch.labels)
+        total = margins.sum() if self.penalty_reduction == "sum" else margins.mean()
+        (gradient,) = torch.autograd.grad(total, images, create_graph=True)
+        return gradient.flatten(1).abs().sum(1).mean()
+
+    def gradients_per_image(self) -> int:
+        """Return the attack's steps, the slope, and the weight update, which goes through both images."""
+        return self.steps + 3
+
+
+def abstain_loss(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return -log(q_true + q_abs), one value per input."""
+    abstain = head_output(outputs)[:, None]
+    accepted = torch.cat([outputs.logits.gather(1, labels[:, None]), abstain], 1)
+    return torch.cat([outputs.logits, abstain], 1).logsumexp(1) - accepted.logsumexp(1)

@@ -1,0 +1,61 @@
+"""SNet, SelectiveNet (Geifman and El-Yaniv, 2019, arXiv 1901.09192), trained on moved images."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.protocols import Outputs, Rejector
+from rrbench_baselines.head import rejection_head
+
+
+@dataclass
+class Snet(Rejector):
+    """Certainty is the selector g, which learns where the classifier may keep silent at a wanted coverage.
+
+    Differs from the paper: the selector is the head that RR has too.
+    """
+
+    frameworks = ("pgd-at", "standard")  # its loss takes the place of the framework's: TRADES or CCAT would be lost
+    needs = frozenset({"head"})
+    is_probability = True
+    paper = "Geifman & El-Yaniv 2019, arXiv 1901.09192"
+    scores = "the selector g"
+
+    weight: float = 8.0
+    coverage: float = 0.7
+
+    def training_key(self) -> str:
+        """Name weight and coverage where they are not the paper's."""
+        return self.keyed("snet", "coverage", "weight")
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        """Build the selector and the auxiliary classifier."""
+        return SelectorAndAuxiliary(width, classes)
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        """Return half auxiliary loss, half selective risk with the coverage penalty; there is no other loss."""
+        raw, auxiliary = outputs.head[:, 0], outputs.head[:, 1:]
+        missing = F.relu(self.coverage - raw.sigmoid().mean())
+        # g / sum(g), also where every g underflows to 0.
+        shares = F.logsigmoid(raw).softmax(0)
+        risk = (shares * F.cross_entropy(outputs.logits, labels, reduction="none")).sum()
+        return 0.5 * (F.cross_entropy(auxiliary, labels) + self.weight * missing.square() + risk)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return g in float64: in float32 sure answers tie at exactly 1."""
+        return outputs.head[:, 0].double().sigmoid()
+
+
+class SelectorAndAuxiliary(nn.Module):
+    """The selector before its sigmoid, then the logits of a classifier that exists for training only."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.selector = rejection_head(width)
+        self.auxiliary = nn.Linear(width, classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (N, 1 + classes)."""
+        return torch.cat([self.selector(features), self.auxiliary(features)], 1)

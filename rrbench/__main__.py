@@ -1,0 +1,5 @@
+"""`python -m rrbench` is `rrbench`."""
+
+from rrbench.cli import main
+
+main()

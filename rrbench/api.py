@@ -1,0 +1,313 @@
+"""The Python interface: `rrbench.run` and `rrbench.evaluate` return pandas DataFrames, one row a cell."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from rrbench import provenance
+from rrbench.config import Config, load_file, load_preset
+from rrbench.datasets.check import check_batch, fingerprint
+from rrbench.datasets.search import roots
+from rrbench.devices import describe, find_device, find_precision
+from rrbench.errors import CellError, UseError
+from rrbench.evaluation import Subject, metrics_of, run_attack, score
+from rrbench.names import parse_budget, split_list
+from rrbench.networks.wrapped import check_network, wrap
+from rrbench.plan import Plan, Request, make_plan
+from rrbench.progress import Report, Silent
+from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector, Split
+from rrbench.registry import build, choose, expand
+from rrbench.rows import COLUMNS, ResultRow
+from rrbench.runner import Runner
+from rrbench.store import Store
+
+Names = str | Sequence[str] | None
+Data = Batch | tuple[Tensor, Tensor]
+KEEPABLE = frozenset({"images", "features"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A plan and the runner that will work through it."""
+
+    plan: Plan
+    runner: Runner
+    config: Config
+
+
+def prepare(
+    rejectors: Names = None,
+    attacks: Names = None,
+    *,
+    dataset: Names = None,
+    network: str | None = None,
+    frameworks: Names = None,
+    budgets: Names = None,
+    preset: str = "quick",
+    config: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = "runs",
+    data_dir: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    zoo: bool = False,
+    retrain: bool = False,
+    limit: int | None = None,
+    seeds: Sequence[int] = (0,),
+    keep: Names = None,
+    recipe: Mapping[str, object] | None = None,
+    report: Report | None = None,
+) -> Job:
+    """Check every word of a request and return the work it means; nothing is computed or written yet."""
+    settings = load_preset(preset) if config is None else load_file(Path(config), preset)
+    if zoo and retrain:
+        raise UseError("--zoo and --retrain exclude each other")
+    kept = frozenset(_list(keep) or ())
+    if kept - KEEPABLE:
+        raise UseError(f"--keep takes images, features; not {', '.join(sorted(kept - KEEPABLE))}")
+    request = Request(
+        rejectors=_list(rejectors),
+        attacks=_list(attacks),
+        datasets=_list(dataset),
+        network=network,
+        frameworks=_list(frameworks),
+        budgets=_list(budgets),
+        seeds=tuple(seeds),
+        limit=limit,
+        recipe=recipe or {},
+    )
+    plan = make_plan(request, settings)
+    found = find_device(device)
+    runner = Runner(
+        Store(Path(out)),
+        found,
+        find_precision(precision, found),
+        roots(Path(data_dir) if data_dir else None),
+        use_large_zoo=zoo,
+        retrain=retrain,
+        keep=kept,
+        report=report or Silent(),
+    )
+    return Job(plan, runner, settings)
+
+
+def _list(names: Names) -> list[str] | None:
+    if names is None:
+        return None
+    listed = split_list(names) if isinstance(names, str) else [name for text in names for name in split_list(text)]
+    if not listed:
+        raise UseError(f"an empty list of names: {names!r}")
+    return listed
+
+
+def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
+    """Work through a job and note it in the folder's manifest."""
+    runner, begin = job.runner, time.time()
+    for line in job.plan.dropped:
+        runner.report.line(f"left out: {line}")
+    runner.store.prepare()
+    rows = runner.run(job.plan)
+    runner.store.add_to_manifest(
+        {
+            "command": " ".join(command),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
+            "seconds": round(time.time() - begin, 1),
+            "cells": len(rows),
+            "failed": sum(row.status != "ok" for row in rows),
+            "preset": job.config.preset,
+            "device": describe(runner.device),
+            "precision": runner.precision,
+            "version": provenance.version(),
+            "commit": provenance.commit(),
+            "packages": provenance.packages(),
+            "machine": provenance.machine(),
+        },
+        runner.report,
+    )
+    return rows
+
+
+def to_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
+    """Return rows as a DataFrame with the CSV's columns."""
+    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
+
+
+def run(rejectors: Names = None, attacks: Names = None, **options: object) -> pd.DataFrame:
+    """Run a benchmark as `rrbench run` does and return its rows.
+
+    Options are those of `prepare`: dataset, network, frameworks, budgets, preset, config, out, data_dir, device,
+    precision, zoo, retrain, limit, seeds, keep, recipe, report.
+
+    >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
+    """
+    job = prepare(rejectors, attacks, **options)  # type: ignore[arg-type]
+    return to_frame(execute(job, ["rrbench.run", *sys.argv[:1]]))
+
+
+@dataclass
+class Function(Rejector):
+    """A rejector made of a plain function from Outputs to certainty."""
+
+    function: Callable[[Outputs], Tensor]
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Call the function."""
+        return self.function(outputs)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+
+def evaluate(
+    network: nn.Module,
+    rejector: str | Rejector | Callable[[Outputs], Tensor],
+    attack: str | Attack,
+    data: Data,
+    *,
+    budget: str | Budget | None = None,
+    fit_data: Data | None = None,
+    calibration_data: Data | None = None,
+    seed: int = 0,
+    preset: str = "quick",
+    device: str = "auto",
+    precision: str = "fp32",
+) -> pd.DataFrame:
+    """Measure your own network and rejector under one attack and return one row.
+
+    `network` takes images in [0, 1] and returns logits, (features, logits) or Outputs; its mode and its parameters'
+    flags are left as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher =
+    keep). `data` is (images, labels). `fit_data` (clean training inputs) is for rejectors that are fitted and for
+    adaptive attacks on scores that are no probabilities; `calibration_data` (clean held-out inputs) gives the
+    `deploy_*` columns. `budget` such as "linf:8/255" is needed by every attack that has one.
+
+    >>> rrbench.evaluate(model, "confidence", "pgd100", (images, labels), budget="linf:8/255")  # doctest: +SKIP
+    """
+    config = load_preset(preset)
+    found = find_device(device)
+    network = wrap(network).to(found)
+    splits = {"test": data, "train": fit_data, "calibration": calibration_data}
+    batches: dict[str, Batch | None] = {
+        split: None if given is None else _batch(given, is_calibration=split == "calibration").to(found)
+        for split, given in splits.items()
+    }
+    test = batches["test"]
+    assert test is not None
+    classes = _count_classes(network, test)
+    for split, batch in batches.items():
+        if batch is not None:
+            check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
+    check_network(network, test.at(slice(2)), classes)
+    chosen_rejector, rejector_name = _rejector(rejector, config)
+    chosen_attack, attack_name, label = _attack(attack, config)
+    chosen_budget = _budget(budget, chosen_attack, label)
+
+    def load(split: Split) -> Batch | None:
+        return batches[split]
+
+    subject = Subject(network, load, found, find_precision(precision, found))
+    try:
+        victim = subject.victim(chosen_rejector, is_attacked=chosen_attack.is_adaptive)
+        attacked = run_attack(subject, victim, chosen_attack, attack_name, chosen_budget, seed, lambda done: None)
+        scores = score(subject, victim, attacked)
+    except CellError as error:
+        raise UseError(str(error)) from None
+    metrics = metrics_of(scores, config.metrics.tpr_rule, config.metrics.resamples, seed)
+    has_budget = bool(chosen_attack.norms)
+    row = ResultRow(
+        dataset="own data",
+        network=type(_inner(network)).__name__,
+        framework="",
+        trained_as="",
+        rejector=rejector_name,
+        attack=label,
+        norm=chosen_budget.norm if has_budget else "",
+        eps=str(chosen_budget.radius) if has_budget and chosen_budget.radius is not None else "",
+        seed=seed,
+        preset=preset,
+        n=test.size,
+        **metrics._asdict(),
+        note="the network is random: two passes over the same inputs differ" if subject.is_random() else "",
+        settings=repr((chosen_rejector, chosen_attack)),
+        seconds=round(attacked.seconds, 3),
+        gradients=round(attacked.gradients, 3),
+        device=describe(found),
+        precision=subject.precision,
+        data_sha256=fingerprint(test),
+        version=provenance.version(),
+        commit=provenance.commit(),
+    )
+    return to_frame([row])
+
+
+def _inner(network: nn.Module) -> nn.Module:
+    return next(network.children(), network)
+
+
+def _batch(data: Data, *, is_calibration: bool) -> Batch:
+    """Give inputs ids; those of calibration inputs are negative, so that none is taken for a test input."""
+    if isinstance(data, Batch):
+        return data
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise UseError("data must be (images, labels)")
+    images, labels = data
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+        raise UseError("data must be (images, labels), both torch tensors")
+    ids = torch.arange(len(labels))
+    return Batch(
+        images, labels.long() if not labels.is_floating_point() else labels, -1 - ids if is_calibration else ids
+    )
+
+
+def _count_classes(network: nn.Module, test: Batch) -> int:
+    if test.images.dim() != 4 or not len(test.images):
+        return 1  # check_batch will say what is wrong
+    with torch.no_grad():
+        was_training = network.training
+        try:
+            return int(network.eval()(test.images[:1].float()).logits.shape[1])
+        finally:
+            network.train(was_training)
+
+
+def _rejector(given: str | Rejector | Callable[[Outputs], Tensor], config: Config) -> tuple[Rejector, str]:
+    if isinstance(given, Rejector):
+        return given, repr(given)
+    if isinstance(given, str):
+        choice = choose("rejector", expand("rejector", given).partition("@")[0], config, "")
+        return build(Rejector, choice), str(choice)
+    if callable(given):
+        rejector = Function(given)
+        return rejector, repr(rejector)
+    raise UseError(f"a rejector is a name, a Rejector or a function, not {type(given).__name__}")
+
+
+def _attack(given: str | Attack, config: Config) -> tuple[Attack, str, str]:
+    if isinstance(given, Attack):
+        return given, type(given).__name__.lower(), repr(given)
+    choice = choose("attack", expand("attack", given), config, "")
+    return build(Attack, choice), choice.name, str(choice)
+
+
+def _budget(given: str | Budget | None, attack: Attack, label: str) -> Budget:
+    if isinstance(given, Budget):
+        budget = given
+    elif given is not None:
+        norm, radius = parse_budget(given)
+        budget = Budget("linf" if norm == "linf" else "l2", radius)
+    elif not attack.norms:
+        return Budget("linf", Fraction(0))
+    elif not attack.needs_budget:
+        return Budget("l2" if "l2" in attack.norms else "linf", None)
+    else:
+        raise UseError(f'{label} needs a budget, such as budget="linf:8/255"')
+    if attack.norms and budget.norm not in attack.norms:
+        raise UseError(f"{label} has no {budget.norm} form")
+    return budget if attack.norms else Budget("linf", Fraction(0))

@@ -1,0 +1,52 @@
+"""Runs a tensor function over batches that fit the device; out of memory halves the batch and goes on."""
+
+import gc
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rrbench.errors import CellError
+from rrbench.protocols import Network, Outputs
+
+
+def batch_size(device: torch.device) -> int:
+    """Choose the number of inputs a device works on at once."""
+    return 2000 if device.type == "cuda" else 512
+
+
+def in_batches(
+    total: int,
+    size: int,
+    work: Callable[[slice], Sequence[Tensor | None]],
+    done: Callable[[int], None] = lambda n: None,
+) -> list[Tensor | None]:
+    """Call `work` on slices of 0 .. total and join what it returns, part by part."""
+    parts: list[Sequence[Tensor | None]] = []
+    start = 0
+    while start < total:
+        stop = min(start + size, total)
+        try:
+            parts.append(work(slice(start, stop)))
+        except torch.OutOfMemoryError:
+            if stop - start == 1:
+                raise CellError("out of memory with a single image") from None
+            size = (stop - start) // 2
+            gc.collect()
+            torch.cuda.empty_cache()
+            continue
+        done(stop - start)
+        start = stop
+    return [_join(column) for column in zip(*parts, strict=True)]
+
+
+def _join(column: Sequence[Tensor | None]) -> Tensor | None:
+    tensors = [tensor for tensor in column if tensor is not None]
+    return torch.cat(tensors) if len(tensors) == len(column) else None
+
+
+@torch.no_grad()
+def forward(network: Network, images: Tensor, size: int) -> Outputs:
+    """Return the network's outputs on all images."""
+    parts = in_batches(images.shape[0], size, lambda piece: network(images[piece]))
+    return Outputs(*(part for part in parts if part is not None))

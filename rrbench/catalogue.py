@@ -1,0 +1,131 @@
+"""What is installed, read from the plugins' source text: `rrbench list` imports neither torch nor any plugin.
+
+A table must be a plain dict of imported classes to be shown entry by entry.
+"""
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Card:
+    """What one entry of a table says of itself."""
+
+    name: str
+    package: str
+    attributes: dict[str, str] = field(default_factory=dict)  # class variables, as written
+    settings: dict[str, str] = field(default_factory=dict)  # {setting: default}; empty for one that must be given
+    stands_for: str = ""  # an alias's target
+
+
+class UnreadableError(Exception):
+    """The source does not follow the convention."""
+
+
+def cards(kind: str) -> list[Card]:
+    """Return the cards of every installed table of one kind, in the tables' order."""
+    found: list[Card] = []
+    for entry in metadata.entry_points(group=f"rrbench.{kind}s"):
+        package = entry.dist.name if entry.dist else entry.value
+        try:
+            found += list(_read_table(entry.module, entry.attr, package))
+        except (UnreadableError, OSError, SyntaxError, ImportError):
+            found.append(Card(entry.value, package, {"about": "its table is not a plain dict that can be read"}))
+    return found
+
+
+def _read_table(module: str, attribute: str, package: str) -> Iterator[Card]:
+    tree, imports = _module(module)
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == attribute for target in targets):
+            value = getattr(statement, "value", None)
+            if not isinstance(value, ast.Dict):
+                raise UnreadableError(attribute)
+            for key, item in zip(value.keys, value.values, strict=True):
+                yield _card(module, imports, key, item, package)
+            return
+    raise UnreadableError(attribute)
+
+
+def _card(module: str, imports: dict[str, str], key: ast.expr | None, item: ast.expr, package: str) -> Card:
+    if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+        raise UnreadableError(module)
+    if isinstance(item, ast.Constant) and isinstance(item.value, str):
+        return Card(key.value, package, stands_for=item.value)
+    if not isinstance(item, ast.Name):
+        raise UnreadableError(module)
+    attributes, settings = _class(imports.get(item.id, module), item.id)
+    return Card(key.value, package, attributes, settings)
+
+
+@cache
+def _module(name: str) -> tuple[ast.Module, dict[str, str]]:
+    """Return a module's syntax tree, and which module each imported name comes from."""
+    tree = ast.parse(_source(name).read_text(encoding="utf-8"))
+    imported = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module and node.level == 0]
+    return tree, {alias.asname or alias.name: str(node.module) for node in imported for alias in node.names}
+
+
+def _source(name: str) -> Path:
+    """Find a module's file; asking Python for a submodule would import its package."""
+    package, *rest = name.split(".")
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for candidate in (Path(folder, *rest, "__init__.py"), Path(folder, *rest).with_suffix(".py")):
+            if candidate.is_file():
+                return candidate
+    if spec and spec.origin and not rest:
+        return Path(spec.origin)
+    raise UnreadableError(name)
+
+
+def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return a class's attributes and settings, inherited ones first, as dataclasses order them."""
+    tree, imports = _module(module)
+    node = next((part for part in tree.body if isinstance(part, ast.ClassDef) and part.name == name), None)
+    if node is None:
+        raise UnreadableError(f"{module}.{name}")
+    attributes: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id not in ("ABC", "Protocol"):
+            inherited = _class(imports.get(base.id, module), base.id)
+            attributes |= inherited[0]
+            settings |= inherited[1]
+    for part in node.body:
+        if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+            attributes[part.targets[0].id] = _text(part.value)
+        elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            if "ClassVar" in ast.unparse(part.annotation) or "init=False" in (
+                ast.unparse(part.value) if part.value else ""
+            ):
+                attributes[part.target.id] = _text(part.value)
+            else:
+                settings[part.target.id] = _text(part.value)
+    # A class variable that overrides a setting or a plain attribute of the base is not a setting.
+    plain = {"info", "trains_as"}
+    return attributes, {key: value for key, value in settings.items() if key not in plain and key not in attributes}
+
+
+def _text(value: ast.expr | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, ast.Constant):
+        return str(value.value) if not isinstance(value.value, bool | None) else str(value.value).lower()
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "Fraction":
+        return "/".join(ast.unparse(argument) for argument in value.args)
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "frozenset":
+        return ", ".join(_items(value.args[0])) if value.args else ""
+    if isinstance(value, ast.Tuple):
+        return ", ".join(_items(value))
+    return ast.unparse(value)
+
+
+def _items(value: ast.expr) -> list[str]:
+    return [_text(item) for item in value.elts] if isinstance(value, ast.Set | ast.Tuple | ast.List) else [_text(value)]

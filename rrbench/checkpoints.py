@@ -1,0 +1,91 @@
+"""Checkpoints on disk: safetensors with what made them in the header. Nothing in one is ever executed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from rrbench.errors import UseError
+from rrbench.files import sha256, write_bytes
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights and the facts that travel with them."""
+
+    path: Path
+    sha256: str
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]  # trained_as, key, recipe, clean_accuracy, clean_correct, log ...
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+    """Write weights and facts atomically."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, save(contiguous, metadata={"rrbench": json.dumps(facts)}))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a .safetensors file, or a .pt with weights only; anything else, or a damaged file, is refused."""
+    if not path.is_file():
+        raise UseError(f"no checkpoint at {path}")
+    if path.suffix in (".pt", ".pth"):
+        return Checkpoint(path, sha256(path), _read_pt(path), {})
+    if path.suffix != ".safetensors":
+        raise UseError(f"checkpoint {path} is neither .safetensors nor .pt")
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("rrbench", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {_first_line(error)}") from None
+    if not isinstance(facts, dict):
+        raise UseError(f"checkpoint {path} has a damaged header")
+    return Checkpoint(path, sha256(path), tensors, facts)
+
+
+def _read_pt(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a file that is not plain weights
+        raise UseError(f"checkpoint {path} is refused: not plain weights ({_first_line(error)})") from None
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UseError(f"checkpoint {path} holds no state dict of tensors")
+    return {str(name): value for name, value in content.items()}
+
+
+def load_weights(network: nn.Module, checkpoint: Checkpoint) -> None:
+    """Put weights into a network; a mismatch is one line naming the first tensor that does not fit."""
+    wanted = network.state_dict()
+    for name in sorted(wanted.keys() | checkpoint.tensors.keys()):
+        if name not in checkpoint.tensors or name not in wanted:
+            which = "lacks" if name in wanted else "has an unknown"
+            raise UseError(f"checkpoint {checkpoint.path} does not fit this network: it {which} tensor {name!r}")
+        if wanted[name].shape != checkpoint.tensors[name].shape:
+            here, there = tuple(wanted[name].shape), tuple(checkpoint.tensors[name].shape)
+            raise UseError(f"checkpoint {checkpoint.path} does not fit this network: {name!r} is {there}, not {here}")
+    network.load_state_dict(dict(checkpoint.tensors))
+
+
+def pack_bits(correct: Tensor) -> str:
+    """Write which inputs are classified correctly as hexadecimal digits."""
+    text = "".join("1" if value else "0" for value in correct.tolist())
+    return f"{len(text)}:{int(text or '0', 2):x}"
+
+
+def unpack_bits(text: str) -> Tensor:
+    """Read `pack_bits` back."""
+    length, _, digits = text.partition(":")
+    return torch.tensor([bit == "1" for bit in f"{int(digits, 16):0{int(length)}b}"])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,46 @@
+"""The command line: one file per command; parsing only; heavy imports inside the commands."""
+
+import sys
+import warnings
+
+import typer
+
+from rrbench.cli import data, listing, new, run, table, train, verify
+from rrbench.errors import CellError, UseError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="How well does a defence reject what it would get wrong, when somebody attacks it?",
+    epilog="A first result, without any option: rrbench run",
+)
+app.command("run")(run.run)
+app.command("train")(train.train)
+app.command("table")(table.table)
+app.command("list")(listing.show)
+app.command("verify")(verify.verify)
+app.add_typer(data.app, name="data")
+app.add_typer(new.app, name="new")
+
+
+def main() -> None:
+    """Run a command; what goes wrong is one line on stderr and exit code 2, or 1 for a failed cell."""
+    warnings.showwarning = lambda message, *rest, **more: print(f"rrbench: warning: {message}", file=sys.stderr)
+    try:
+        app()
+    except UseError as error:
+        _stop(str(error), 2)
+    except CellError as error:
+        _stop(str(error), 1)
+    except KeyboardInterrupt:
+        _stop("interrupted; run the same command again to go on", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _stop(message: str, code: int) -> None:
+    print(f"rrbench: {message}", file=sys.stderr)
+    sys.exit(code)

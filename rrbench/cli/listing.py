@@ -1,0 +1,87 @@
+"""`rrbench list`: what can be named on the command line."""
+
+from typing import Annotated
+
+import typer
+
+from rrbench.errors import UseError
+
+KINDS = {
+    "rejectors": "rejector",
+    "attacks": "attack",
+    "frameworks": "framework",
+    "datasets": "dataset",
+    "networks": "network",
+}
+ONE_LINE = ("scores", "maximises", "minimises", "about")
+
+
+def show(
+    what: Annotated[str, typer.Argument(help="rejectors, attacks, datasets, networks, frameworks, presets or zoo.")],
+) -> None:
+    """List what is installed, plugins included: settings with their defaults, and where each comes from.
+
+    Example: rrbench list rejectors
+    """
+    if what == "presets":
+        _presets()
+    elif what == "zoo":
+        _zoo()
+    elif what in KINDS:
+        _plugins(KINDS[what])
+    else:
+        raise UseError(f"cannot list {what!r}; one of {', '.join([*KINDS, 'presets', 'zoo'])}")
+
+
+def _plugins(kind: str) -> None:
+    from rrbench.catalogue import cards
+
+    for card in cards(kind):
+        if card.stands_for:
+            print(f"{card.name}\n    the same as {card.stands_for}")
+            continue
+        settings = ", ".join(f"{key}={value}" if value else key for key, value in card.settings.items())
+        print(f"{card.name}({settings})" if settings else card.name)
+        about = next((card.attributes[key] for key in ONE_LINE if card.attributes.get(key)), "")
+        facts = {
+            "needs": card.attributes.get("needs", ""),
+            "trained with": card.attributes.get("frameworks", ""),
+            "cost": card.attributes.get("cost", ""),
+            "paper": card.attributes.get("paper", ""),
+            "from": card.package if card.package != "rrbench" else "",
+        }
+        if about:
+            print(f"    {about}")
+        line = "; ".join(f"{key}: {value}" for key, value in facts.items() if value)
+        if line:
+            print(f"    {line}")
+
+
+def _presets() -> None:
+    from rrbench.config import load_preset, preset_names
+
+    for name in preset_names():
+        print(f"{name}\n    {load_preset(name).values.get('about', '')}")
+
+
+def _zoo() -> None:
+    from rrbench import zoo
+    from rrbench.tables import render
+
+    header = ["file", "data set", "network", "trained as", "seed", "epochs", "clean", "robust", "sha256"]
+    lines = [
+        [
+            entry.file,
+            entry.dataset,
+            entry.network,
+            entry.trained_as,
+            str(entry.seed),
+            str(entry.epochs),
+            f"{entry.clean_accuracy:.2f}",
+            f"{entry.robust_accuracy:.2f}",
+            entry.sha256[:12],
+        ]
+        for folder in (zoo.EMBEDDED, zoo.large_zoo())
+        for entry in zoo.entries(folder)
+    ]
+    print(render(header, lines, "text") if lines else "no checkpoints")

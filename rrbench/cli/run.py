@@ -1,0 +1,84 @@
+"""`rrbench run`: train what is missing, attack, measure, print the rows."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rrbench.cli import options
+from rrbench.errors import UseError
+
+
+def run(
+    rejectors: options.Rejectors = None,
+    attacks: options.Attacks = None,
+    dataset: options.Dataset = None,
+    network: options.Network = None,
+    frameworks: Annotated[str | None, typer.Option(help="Training frameworks, such as pgd-at; or all.")] = None,
+    budgets: Annotated[str | None, typer.Option(help="Such as linf:8/255,l2:128/255.")] = None,
+    preset: options.Preset = "quick",
+    config: options.Config = None,
+    out: options.Out = Path("runs"),
+    data_dir: options.DataDir = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    zoo: Annotated[bool, typer.Option("--zoo", help="Use checkpoints of $RRBENCH_ZOO or results/zoo.")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Ignore the checkpoints inside the package.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first N test inputs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0,1,2.")] = None,
+    keep: Annotated[str | None, typer.Option(help="Keep all attacked images and/or features: images,features.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; do nothing.")] = False,
+) -> None:
+    """Measure rejectors under attacks and print one row each.
+
+    Example: rrbench run --rejectors rr,ebd --attacks pgd100,adaptive
+    """
+    from rrbench.api import execute, prepare
+    from rrbench.estimate import describe_plan
+    from rrbench.progress import reporter
+    from rrbench.tables import results_table
+
+    job = prepare(
+        rejectors,
+        attacks,
+        dataset=dataset,
+        network=network,
+        frameworks=frameworks,
+        budgets=budgets,
+        preset=preset,
+        config=config,
+        out=out,
+        data_dir=data_dir,
+        device=device,
+        precision=precision,
+        zoo=zoo,
+        retrain=retrain,
+        limit=limit,
+        seeds=parse_seeds(seed, seeds),
+        keep=keep,
+        report=reporter(),
+    )
+    if dry_run:
+        print(describe_plan(job.plan, job.runner))
+        return
+    rows = execute(job, ["rrbench", *sys.argv[1:]])
+    print(results_table(rows))
+    print(f"\n{len(rows)} rows in {out / 'rows.csv'}")
+    failed = [row for row in rows if row.status != "ok"]
+    if failed:
+        print(f"rrbench: {len(failed)} of {len(rows)} cells failed; their rows say why", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def parse_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...]:
+    """Read --seed or --seeds."""
+    if seed is not None and seeds is not None:
+        raise UseError("give --seed or --seeds, not both")
+    if seeds is None:
+        return (0 if seed is None else seed,)
+    try:
+        return tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
+    except ValueError:
+        raise UseError(f"cannot read --seeds {seeds!r}; write whole numbers such as 0,1,2") from None

@@ -1,0 +1,183 @@
+"""Presets and configuration files (TOML) -> a frozen Config. Imports no torch.
+
+A preset holds values only; no code asks which preset is on. A file may extend a preset; unknown keys are errors.
+"""
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from rrbench.errors import UseError
+from rrbench.names import convert, unknown
+
+KINDS = ("rejector", "attack", "framework")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained, whatever its framework."""
+
+    epochs: int
+    batch: int
+    learning_rate: float
+    drops: tuple[Fraction, ...]  # after these shares of all epochs the rate is divided by 10
+    momentum: float
+    weight_decay: float
+    choose_by: str  # the attack whose accuracy chooses the epoch
+    choose_on: Literal["test", "calibration"]
+
+
+@dataclass(frozen=True)
+class MetricSettings:
+    """How rows are computed from scores."""
+
+    tpr_rule: Literal["quantile", "official"]
+    resamples: int
+
+
+@dataclass(frozen=True)
+class RunDefaults:
+    """What `rrbench run` does where the command line is silent."""
+
+    dataset: str
+    rejectors: tuple[str, ...]
+    attacks: tuple[str, ...]
+    all_attacks: tuple[str, ...]
+    all_pairs: tuple[str, ...]  # rejector@framework: the meaning of `--rejectors all --frameworks all`
+
+
+@dataclass(frozen=True)
+class DatasetDefaults:
+    """What a data set is measured with where the command line is silent."""
+
+    network: str
+    budgets: tuple[str, ...]
+
+
+SECTIONS = {"run": RunDefaults, "metrics": MetricSettings, "recipe": Recipe}
+Section = TypeVar("Section", RunDefaults, MetricSettings, Recipe, DatasetDefaults)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A preset with everything it extends already merged in."""
+
+    preset: str
+    values: Mapping[str, Any] = dataclasses.field(repr=False)
+
+    @property
+    def run(self) -> RunDefaults:
+        """What to run by default."""
+        return _section(RunDefaults, self.values.get("run", {}), "run")
+
+    @property
+    def metrics(self) -> MetricSettings:
+        """How rows are computed from scores."""
+        return _section(MetricSettings, self.values.get("metrics", {}), "metrics")
+
+    def recipe(self, dataset: str, changes: Mapping[str, object] | None = None) -> Recipe:
+        """Return the training recipe of a data set, with a command's own changes."""
+        merged = {**self.values.get("recipe", {}), **self._dataset(dataset).get("recipe", {}), **(changes or {})}
+        return _section(Recipe, merged, "recipe")
+
+    def dataset(self, dataset: str) -> DatasetDefaults:
+        """Return the network and budgets of a data set."""
+        plain = {key: value for key, value in self._dataset(dataset).items() if not isinstance(value, Mapping)}
+        if not plain:
+            raise UseError(f"preset {self.preset!r} says nothing of data set {dataset!r}: give --network and --budgets")
+        return _section(DatasetDefaults, plain, f"dataset.{dataset}")
+
+    def step(self, dataset: str, norm: str) -> Fraction | None:
+        """Return the step size of gradient attacks; it does not grow with the radius."""
+        text = self._dataset(dataset).get("step", {}).get(norm)
+        return None if text is None else Fraction(text)
+
+    def settings(self, kind: str, name: str, dataset: str) -> dict[str, object]:
+        """Return the settings that the preset gives a plugin, those for this data set last."""
+        if kind not in KINDS:
+            return {}
+        general = self.values.get(kind, {}).get(name, {})
+        return {**general, **self._dataset(dataset).get(kind, {}).get(name, {})}
+
+    def _dataset(self, dataset: str) -> Mapping[str, Any]:
+        return typing.cast(Mapping[str, Any], self.values.get("dataset", {}).get(dataset, {}))
+
+
+def _section(kind: type[Section], values: Mapping[str, object], where: str) -> Section:
+    hints = typing.get_type_hints(kind)
+    for key in values:
+        if key not in hints:
+            raise unknown(f"key in [{where}]", key, hints)
+    missing = [key for key in hints if key not in values]
+    if missing:
+        raise UseError(f"[{where}] lacks {', '.join(missing)}")
+    converted = {key: convert(value, hints[key], f"[{where}] {key}") for key, value in values.items()}
+    return kind(**typing.cast(Any, converted))
+
+
+def preset_names() -> list[str]:
+    """Return the presets inside the package."""
+    folder = resources.files("rrbench") / "presets"
+    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def load_preset(name: str) -> Config:
+    """Read a preset of the package by name."""
+    if name not in preset_names():
+        raise unknown("preset", name, preset_names())
+    text = (resources.files("rrbench") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+    return Config(name, _extended(_parse(text, f"preset {name!r}"), f"preset {name!r}"))
+
+
+def load_file(path: Path, preset: str) -> Config:
+    """Read a user's file; it extends the preset that it names, else `preset`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UseError(f"cannot read the configuration {path}: {error}") from None
+    values = _parse(text, str(path))
+    base = str(values.setdefault("extends", preset))
+    return Config(base, _extended(values, str(path)))
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UseError(f"{where} is not valid TOML: {error}") from None
+    allowed = {*SECTIONS, *KINDS, "dataset", "extends", "about"}
+    for key, value in values.items():
+        if key not in allowed:
+            raise unknown(f"section of {where}", key, allowed)
+        if not isinstance(value, str if key in ("extends", "about") else dict):
+            raise UseError(f"{where}: {key!r} must be a {'text' if key in ('extends', 'about') else 'section'}")
+    for name, section in values.get("dataset", {}).items():
+        hints = typing.get_type_hints(DatasetDefaults)
+        for key in section:
+            if key not in {*hints, *KINDS, "recipe", "step"}:
+                raise unknown(f"key in [dataset.{name}]", key, {*hints, *KINDS, "recipe", "step"})
+    return values
+
+
+def _extended(values: dict[str, Any], where: str) -> dict[str, Any]:
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if base not in preset_names():
+        raise unknown(f"preset (extended by {where})", str(base), preset_names())
+    return _merged(load_preset(str(base)).values, values)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = (
+            _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        )
+    return merged

@@ -1,0 +1,13 @@
+"""The data sets: one kind, one small file; this table is the whole list."""
+
+from rrbench.datasets.cifar import Cifar10, Cifar100
+from rrbench.datasets.cifar10_c import Cifar10C
+from rrbench.datasets.digits import Digits
+from rrbench.protocols import DataTable
+
+DATASETS: DataTable = {
+    "digits": Digits,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "cifar10-c": Cifar10C,
+}

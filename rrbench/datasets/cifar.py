@@ -1,0 +1,128 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), in any of the forms in which they are found."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from rrbench.datasets.forms import SHAPE, Archive, Arrays, Binary, Form, Part, Pickled
+from rrbench.datasets.search import Located, missing
+from rrbench.errors import UseError
+from rrbench.protocols import Batch, DataInfo, Split
+
+_FIVE = tuple(f"data_batch_{number}" for number in range(1, 6))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the published files of one CIFAR hold."""
+
+    name: str
+    classes: int
+    forms: tuple[Form, ...]
+    train: int = 50_000
+    test: int = 10_000
+    calibration: int = 1_000  # the last ones of the test images
+    first_labels: tuple[int, ...] = ()  # of the test images
+
+    def size(self, part: Part) -> int:
+        """Return the number of images of a part."""
+        return self.train if part == "train" else self.test
+
+
+def to_batch(arrays: Arrays, first_id: int) -> Batch:
+    """Bring bytes to [0, 1]; ids count on from `first_id`."""
+    images = torch.from_numpy(arrays.pixels).float().div_(255)
+    return Batch(images, torch.from_numpy(arrays.labels), torch.arange(first_id, first_id + len(images)))
+
+
+def cifar_info(classes: int) -> DataInfo:
+    """Return the constants of CIFAR-10, which the paper uses for CIFAR-100 too."""
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
+    return DataInfo(classes, SHAPE, mean, std, pad=4, flip=True)
+
+
+@dataclass(frozen=True)
+class Cifar(Located):
+    """What both have in common; ids are positions in the train or test files."""
+
+    layout: ClassVar[Layout]
+
+    def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
+        """Return the training images, all test images, or the last of them for calibration."""
+        arrays = self.read("train" if split == "train" else "test", roots)
+        start = self.layout.test - self.layout.calibration if split == "calibration" else 0
+        return to_batch(Arrays(arrays.pixels[start:], arrays.labels[start:]), start)
+
+    @classmethod
+    def read(cls, part: Part, roots: tuple[Path, ...]) -> Arrays:
+        """Read one part from the first place that has the data set."""
+        found = cls._find(roots)
+        if found is None:
+            raise missing(cls.layout.name, roots, f"run `rrbench data get {cls.layout.name}`")
+        form, place = found
+        return form.read(place, part, cls.layout.size(part), cls.layout.classes)
+
+    @classmethod
+    def _find(cls, roots: tuple[Path, ...]) -> tuple[Form, Path] | None:
+        for root in roots:
+            for form in cls.layout.forms:
+                if place := form.find(root):
+                    return form, place
+        return None
+
+    @classmethod
+    def where(cls, roots: tuple[Path, ...]) -> str | None:
+        """Return the folder that holds it."""
+        found = cls._find(roots)
+        return str(found[1]) if found else None
+
+    @classmethod
+    def inspect(cls, roots: tuple[Path, ...]) -> str:
+        """Read both parts; every class must come equally often."""
+        layout, place = cls.layout, cls.where(roots)
+        train, test = cls.read("train", roots).labels, cls.read("test", roots).labels
+        for part, labels in (("train", train), ("test", test)):
+            counts = np.bincount(labels, minlength=layout.classes)
+            if counts.min() != counts.max():
+                raise UseError(f"{place}: its {part} classes have from {counts.min()} to {counts.max()} images")
+        if tuple(test[: len(layout.first_labels)]) != layout.first_labels:
+            raise UseError(f"{place}: its test images are not in their published order")
+        return f"{layout.train} train and {layout.test} test images, {layout.classes} classes"
+
+
+@dataclass(frozen=True)
+class Cifar10(Cifar):
+    """Ten classes."""
+
+    info = cifar_info(10)
+    about = "60,000 colour images of 32x32 pixels in 10 classes"
+    layout = Layout(
+        "cifar10",
+        classes=10,
+        forms=(
+            Pickled("cifar-10-batches-py", _FIVE, ("test_batch",), b"labels"),
+            Binary("cifar-10-batches-bin", tuple(f"{name}.bin" for name in _FIVE), ("test_batch.bin",), 1),
+            Archive("", ("cifar10.npz",), ("cifar10.npz",)),
+        ),
+        first_labels=(3, 8, 8, 0, 6, 6, 1, 6, 3, 1),
+    )
+
+
+@dataclass(frozen=True)
+class Cifar100(Cifar):
+    """A hundred classes; the twenty coarse ones are not used."""
+
+    info = cifar_info(100)
+    about = "60,000 colour images of 32x32 pixels in 100 classes"
+    layout = Layout(
+        "cifar100",
+        classes=100,
+        forms=(
+            Pickled("cifar-100-python", ("train",), ("test",), b"fine_labels"),
+            Binary("cifar-100-binary", ("train.bin",), ("test.bin",), 2),
+            Archive("", ("cifar100.npz",), ("cifar100.npz",)),
+        ),
+    )

@@ -1,0 +1,44 @@
+"""Digits: the 1,797 handwritten digits inside scikit-learn (Alpaydin and Kaynak, 1998)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rrbench.datasets.search import Located
+from rrbench.errors import UseError
+from rrbench.protocols import Batch, DataInfo, Split
+
+_BOUNDS = {"train": slice(0, 1077), "calibration": slice(1077, 1437), "test": slice(1437, 1797)}
+
+
+@dataclass(frozen=True)
+class Digits(Located):
+    """Real handwriting that needs no download; the default."""
+
+    info = DataInfo(classes=10, shape=(1, 8, 8), mean=(0.3049,), std=(0.3757,))  # measured on the training split
+    about = "1,797 handwritten digits of 8x8 pixels; no download"
+
+    def load(self, split: Split, roots: tuple[Path, ...] = ()) -> Batch:
+        """Return one split of a fixed permutation; ids are positions in scikit-learn's order."""
+        from sklearn.datasets import load_digits  # costs a second, so only when used
+
+        digits = load_digits()
+        ids = np.random.default_rng(0).permutation(len(digits.target))[_BOUNDS[split]]
+        images = torch.from_numpy(digits.images[ids] / 16).float().unsqueeze(1)
+        return Batch(images, torch.from_numpy(digits.target[ids]).long(), torch.from_numpy(ids).long())
+
+    @classmethod
+    def where(cls, roots: tuple[Path, ...]) -> str:
+        """Return the package that holds it."""
+        return "scikit-learn"
+
+    @classmethod
+    def inspect(cls, roots: tuple[Path, ...]) -> str:
+        """Count the images of each split."""
+        splits: tuple[Split, ...] = ("train", "calibration", "test")
+        sizes = [cls().load(split).size for split in splits]
+        if sizes != [1077, 360, 360]:
+            raise UseError(f"scikit-learn's digits split into {sizes} instead of [1077, 360, 360]")
+        return f"{sizes[0]} train, {sizes[1]} calibration and {sizes[2]} test images, {cls.info.classes} classes"

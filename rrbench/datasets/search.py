@@ -1,0 +1,55 @@
+"""Where data sets are looked for, and how a missing or unreadable one is told of in one line."""
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rrbench.errors import UseError
+from rrbench.protocols import DataSource
+
+_CACHE = "~/.cache/rrbench/data"
+
+
+class Located(DataSource):
+    """A data set that can say where it is and whether it is whole, without being loaded for use."""
+
+    @classmethod
+    @abstractmethod
+    def where(cls, roots: tuple[Path, ...]) -> str | None:
+        """Return its place, or None where it is not found."""
+
+    @classmethod
+    @abstractmethod
+    def inspect(cls, roots: tuple[Path, ...]) -> str:
+        """Read all of it and say in a few words what is there; a wrong file is a UseError."""
+
+
+def roots(data_dir: Path | None) -> tuple[Path, ...]:
+    """Return the folders to look in: --data-dir, $RRBENCH_DATA, the cache; those that are set."""
+    places = (data_dir, os.environ.get("RRBENCH_DATA"), _CACHE)
+    return tuple(dict.fromkeys(Path(os.path.expanduser(place)) for place in places if place))
+
+
+def missing(name: str, roots: tuple[Path, ...], remedy: str) -> UseError:
+    """Say where a data set was looked for and how to get it."""
+    looked = ", ".join(map(str, roots)) or "no folder"
+    return UseError(f"{name} is not in {looked}; {remedy}, or name its folder with --data-dir or RRBENCH_DATA")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong while reading a file into one line that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UseError(f"{path} is missing") from None
+    except Exception as problem:  # a damaged or hostile file can fail in any way
+        raise UseError(f"cannot read {path}: {first_line(problem)}") from None
+
+
+def first_line(problem: Exception) -> str:
+    """Return the first line of a message, or the error's kind when it has none."""
+    lines = str(getattr(problem, "reason", problem)).strip().splitlines()
+    return lines[0] if lines else type(problem).__name__

@@ -1,0 +1,78 @@
+"""Devices and precision: attack and train fast, judge exactly."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from rrbench.errors import UseError
+from rrbench.protocols import Outputs
+
+Precision = Literal["fp32", "tf32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device asked for; `auto` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).strip().splitlines() or ["unavailable"])[0]
+        raise UseError(f"device {name!r} cannot be used: {reason}") from None
+    return device
+
+
+def find_precision(name: str, device: torch.device) -> Precision:
+    """Return the precision of training and attacks; `auto` is bf16 on a GPU and fp32 elsewhere."""
+    if name == "auto":
+        return "bf16" if device.type == "cuda" else "fp32"
+    for precision in PRECISIONS:
+        if name == precision:
+            return precision
+    raise UseError(f"unknown precision {name!r}; one of auto, {', '.join(PRECISIONS)}")
+
+
+def describe(device: torch.device) -> str:
+    """Name the device for the row."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} cpu x{os.cpu_count()}"
+
+
+@contextmanager
+def tf32(enabled: bool) -> Iterator[None]:
+    """Allow or forbid the GPU's shortened float32 for a while."""
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = enabled
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+
+
+class Instrumented(nn.Module):
+    """A network in a given precision that counts the gradients asked of it, package attacks' included."""
+
+    def __init__(self, network: nn.Module, precision: Precision) -> None:
+        super().__init__()
+        self.network, self.precision = network, precision
+        self.gradients = 0
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return float32 outputs, so that certainty is never computed in short precision."""
+        if images.requires_grad:
+            self.gradients += images.shape[0]
+        if self.precision != "bf16":
+            with tf32(self.precision == "tf32"):
+                outputs = self.network(images)
+        else:
+            with torch.autocast(images.device.type, torch.bfloat16):
+                outputs = self.network(images)
+        return Outputs(*(part.float() for part in outputs))

@@ -1,0 +1,95 @@
+"""What a plan will cost, before it runs: gradient evaluations and time on this device."""
+
+from rrbench.devices import describe
+from rrbench.plan import Cell, Plan, Training, show_budget
+from rrbench.protocols import Attack, DataSource, Framework
+from rrbench.registry import build
+from rrbench.rows import ResultRow
+from rrbench.runner import Runner
+from rrbench.tables import render
+
+# Gradients a second, measured on two aarch64 cores (cpu) and on one H200 (cuda); rows in the work folder overrule them.
+RATES = {
+    ("small-cnn", "cpu"): 15_000.0,
+    ("resnet18", "cpu"): 25.0,
+    ("wrn34-10", "cpu"): 3.0,
+    ("small-cnn", "cuda"): 200_000.0,
+    ("resnet18", "cuda"): 40_000.0,
+    ("wrn34-10", "cuda"): 4_000.0,
+}
+
+
+def describe_plan(plan: Plan, runner: Runner) -> str:
+    """Print cells, what is shared, what is done already, gradients and time."""
+    sources = {training: runner.source(training) for training in plan.checkpoints()}
+    lines, seen, seconds, total = [], set(), 0.0, 0
+    for training, source in sources.items():
+        gradients = 0 if source.path.is_file() else training_gradients(training)
+        total += gradients
+        seconds += gradients / rate(str(training.network.name), runner)
+        state = "there" if source.path.is_file() else "to be trained"
+        lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
+    for cell in plan.cells:
+        source = sources[cell.training]
+        key = cell.attack_key(source.key, runner.precision)
+        record = runner.store.cell(cell.key(source.key, runner.precision))
+        state = "done" if record and record.row.status == "ok" else "shared" if key in seen else "to be run"
+        is_stored = runner.store.moved_path(key).is_file()
+        gradients = 0 if state != "to be run" or is_stored else attack_gradients(cell)
+        seen.add(key)
+        total += gradients
+        seconds += gradients / rate(str(cell.training.network.name), runner)
+        lines.append(
+            [
+                f"{cell.training.trained_as} {cell.rejector}",
+                str(cell.attack),
+                show_budget(cell.budget),
+                str(cell.seed),
+                f"{gradients:,}",
+                "attack stored" if is_stored and state == "to be run" else state,
+            ]
+        )
+    table = render(["what", "attack or name", "budget or data", "seed", "gradients", "state"], lines, "text")
+    shared = sum(line[-1] == "shared" for line in lines)
+    return (
+        "\n".join([table, *(f"left out: {line}" for line in plan.dropped)])
+        + f"\n\n{len(plan.cells)} cells on {len(sources)} checkpoints, {shared} of them share an attack already run"
+        + f"\n{total:,} gradient evaluations, about {_duration(seconds)} on {describe(runner.device)}"
+    )
+
+
+def training_gradients(training: Training) -> int:
+    """Count a training's gradient evaluations, the choice of epoch included."""
+    info = build(DataSource, training.dataset).info
+    step = build(Framework, training.framework).gradients_per_image()
+    judge = build(Attack, training.chooser).gradients_per_image(info.classes)
+    judged = info.test_size if training.recipe.choose_on == "test" else info.calibration_size
+    return training.recipe.epochs * (info.train_size * step + judged * judge)
+
+
+def attack_gradients(cell: Cell) -> int:
+    """Count an attack's gradient evaluations."""
+    info = build(DataSource, cell.dataset).info
+    size = min(cell.limit or info.test_size, info.test_size)
+    return size * build(Attack, cell.attack).gradients_per_image(info.classes)
+
+
+def rate(network: str, runner: Runner) -> float:
+    """Return gradients a second: what this folder's own rows show for this device, else the measured table."""
+    device = describe(runner.device)
+    own = [speed for record, _ in runner.store.cells() if (speed := _speed(record.row, network, device))]
+    if own:
+        return sorted(own)[len(own) // 2]
+    return RATES.get((network, runner.device.type), RATES["resnet18", "cpu"])
+
+
+def _speed(row: ResultRow, network: str, device: str) -> float | None:
+    if not (row.network.startswith(network) and row.device == device and row.gradients and row.seconds and row.n):
+        return None
+    return row.gradients * row.n / row.seconds
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,226 @@
+"""One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rrbench.batching import batch_size, forward, in_batches
+from rrbench.devices import Instrumented, Precision, tf32
+from rrbench.draws import HashedDraws, derive
+from rrbench.errors import CellError
+from rrbench.metrics import Metrics, deploy_threshold, measure
+from rrbench.modes import frozen
+from rrbench.protocols import Attack, Batch, Budget, Calibration, Moved, Outputs, Rejector, Split, Victim
+
+KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
+SLACK = 1e-6  # how far rounding may carry an image out of its budget
+
+
+@dataclass
+class Subject:
+    """A network with its data on one device; what it says of clean inputs is computed once."""
+
+    network: nn.Module
+    load: Callable[[Split], Batch | None]  # None: the user gave no such data
+    device: torch.device
+    precision: Precision
+    limit: int | None = None
+    _outputs: dict[Split, Outputs] = field(default_factory=dict)
+
+    def batch(self, split: Split) -> Batch | None:
+        """Return a split; the test split cut to the limit."""
+        batch = self.load(split)
+        return batch.at(slice(self.limit)) if batch and split == "test" and self.limit else batch
+
+    def test(self) -> Batch:
+        """Return the inputs that are measured."""
+        batch = self.batch("test")
+        assert batch is not None
+        return batch
+
+    def outputs(self, split: Split) -> Outputs:
+        """Return the outputs on a clean split in exact float32."""
+        if split not in self._outputs:
+            batch = self.batch(split)
+            assert batch is not None
+            self._outputs[split] = self.judge(batch.images)
+        return self._outputs[split]
+
+    def judge(self, images: Tensor) -> Outputs:
+        """Return what the network says in exact float32: every printed number comes from such a pass."""
+        with frozen(self.network), tf32(False):
+            outputs = forward(self.network, images, batch_size(self.device))
+        if not all(bool(part.isfinite().all()) for part in outputs):
+            raise CellError("the network gives NaN or infinite outputs")
+        return outputs
+
+    def is_random(self) -> bool:
+        """Tell whether two passes over the same inputs differ by more than rounding."""
+        images = self.test().images[:64]
+        return not torch.allclose(self.judge(images).logits, self.judge(images).logits, rtol=1e-4, atol=1e-5)
+
+    def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
+        """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
+        _check_needs(rejector, self.outputs("test"))
+        train = self.batch("train") if "fit" in rejector.needs or is_attacked else None
+        if "fit" in rejector.needs and not rejector.fitted:
+            if train is None:
+                raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
+            rejector.fit(self.outputs("train"), train.labels)
+        return Victim(self.network, rejector, self._calibration(rejector, train if is_attacked else None))
+
+    def _calibration(self, rejector: Rejector, train: Batch | None) -> Calibration:
+        threshold = rejector.own_threshold
+        calibration = self.batch("calibration")
+        if threshold is None and calibration is not None:
+            certainty, correct = self._clean_scores(rejector, "calibration", calibration)
+            threshold = deploy_threshold(certainty, correct)
+        median, scale = float("nan"), float("nan")
+        if train is not None:
+            certainty, correct = self._clean_scores(rejector, "train", train)
+            # The lower median, as torch defines it: a value that occurs.
+            ordered = np.sort(certainty[correct])
+            if len(ordered):
+                median = float(ordered[(len(ordered) - 1) // 2])
+                low, high = np.quantile(ordered, [0.25, 0.75])
+                scale = float(max(high - low, 1e-6))
+        return Calibration(float("nan") if threshold is None else threshold, median, scale)
+
+    def _clean_scores(
+        self, rejector: Rejector, split: Split, batch: Batch
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        outputs = self.outputs(split)
+        return certainties(rejector, outputs, batch.labels), to_numpy(outputs.logits.argmax(1) == batch.labels)
+
+
+def _check_needs(rejector: Rejector, outputs: Outputs) -> None:
+    for need, part in (("features", outputs.features), ("head", outputs.head)):
+        if need in rejector.needs and part.shape[1] == 0:
+            raise CellError(f"{rejector} needs {need}, and this network gives none")
+
+
+def to_numpy(tensor: Tensor) -> NDArray[Any]:
+    """Bring a tensor to the host."""
+    return tensor.detach().cpu().numpy()
+
+
+@torch.no_grad()
+def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
+    """Return a rejector's scores; anything but one finite number an input is an error."""
+    certainty = rejector.oracle_certainty(outputs, labels)
+    if certainty.shape != labels.shape:
+        raise CellError(f"{rejector} gives {tuple(certainty.shape)} scores for {len(labels)} inputs")
+    if bool(certainty.isnan().any()):
+        raise CellError(f"{rejector} gives NaN on {int(certainty.isnan().sum())} inputs")
+    return certainty.double().cpu().numpy()
+
+
+class Attacked(NamedTuple):
+    """What the network says of an attack's answers, and what the attack cost."""
+
+    outputs: Outputs
+    boldest: Outputs
+    images: Tensor
+    seconds: float
+    gradients: float  # per image
+
+
+def run_attack(
+    subject: Subject, victim: Victim, attack: Attack, name: str, budget: Budget, seed: int, done: Callable[[int], None]
+) -> Attacked:
+    """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
+    test = subject.test()
+    counted = Instrumented(subject.network, subject.precision)
+    draws = HashedDraws(derive(seed, "attack", name))
+    begin = time.perf_counter()
+
+    def attacked(piece: slice) -> tuple[Tensor | None, ...]:
+        return attack(victim._replace(network=counted), test.at(piece), budget, draws)
+
+    with frozen(subject.network):
+        images, boldest = in_batches(test.size, batch_size(subject.device), attacked, done)
+    assert images is not None
+    moved = Moved(images, boldest)
+    for candidate in moved:
+        if candidate is not None:
+            check_budget(candidate, test.images, budget)
+    outputs = subject.judge(moved.images)
+    bold = outputs if moved.boldest is None else subject.judge(moved.boldest)
+    seconds = time.perf_counter() - begin
+    return Attacked(outputs, bold, moved.images, seconds, counted.gradients / test.size)
+
+
+def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
+    """Refuse images outside the budget or outside [0, 1]: no attack is believed without a look."""
+    if moved.shape != images.shape or not bool(moved.isfinite().all()):
+        raise CellError("the attack returned NaN, infinite or misshapen images")
+    if float(moved.min()) < 0 or float(moved.max()) > 1:
+        raise CellError("the attack left the range [0, 1]")
+    if budget.radius is None:
+        return
+    delta = (moved - images).flatten(1)
+    size = delta.abs().amax(1) if budget.norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
+    if float(size.max()) > budget.eps + SLACK:
+        raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
+
+
+class Scores(NamedTuple):
+    """Per-example results of one cell, as they are stored."""
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    prediction: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    head: NDArray[np.float32]
+    certainty: NDArray[np.float64]
+    boldest_certainty: NDArray[np.float64]  # best certainty reached while wrong; -inf where never wrong
+    threshold: NDArray[np.float64]  # (): the deployed one, NaN without
+    is_deployed: NDArray[np.bool_]  # counts for deploy_*
+
+
+def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
+    """Let a rejector judge an attack's answers."""
+    test = subject.test()
+    outputs = attacked.outputs
+    certainty = certainties(victim.rejector, outputs, test.labels)
+    prediction = outputs.logits.argmax(1)
+    boldest = np.where(to_numpy(prediction != test.labels), certainty, -np.inf)
+    if attacked.boldest is not outputs:
+        bold = certainties(victim.rejector, attacked.boldest, test.labels)
+        is_wrong = to_numpy(attacked.boldest.logits.argmax(1) != test.labels)
+        boldest = np.maximum(boldest, np.where(is_wrong, bold, -np.inf))
+    calibration = subject.batch("calibration")
+    held_out = ~torch.isin(test.ids, calibration.ids) if calibration else torch.ones_like(test.ids, dtype=torch.bool)
+    threshold = victim.calibration.threshold if victim.calibration else float("nan")
+    return Scores(
+        ids=to_numpy(test.ids),
+        labels=to_numpy(test.labels),
+        prediction=to_numpy(prediction),
+        logits=to_numpy(outputs.logits),
+        head=to_numpy(outputs.head),
+        certainty=certainty,
+        boldest_certainty=boldest,
+        threshold=np.asarray(threshold, dtype=np.float64),
+        is_deployed=to_numpy(held_out),
+    )
+
+
+def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
+    """Compute every metric from stored scores alone; `verify` calls this again."""
+    threshold = float(scores.threshold)
+    return measure(
+        scores.labels,
+        scores.logits,
+        scores.certainty,
+        rule="official" if rule == "official" else "quantile",
+        threshold=None if np.isnan(threshold) else threshold,
+        deploy_mask=scores.is_deployed,
+        resamples=resamples,
+        seed=derive(seed, "bootstrap"),
+    )

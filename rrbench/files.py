@@ -1,0 +1,50 @@
+"""Writing so that a crash or a full disk never leaves half a file, and hashing what was written."""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from rrbench.errors import UseError
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write to a temporary file in the same folder, flush it to the disk, then rename."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)  # mkstemp makes files that only their owner may read
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise UseError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON that people can read, keys in the order given."""
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> object:
+    """Read JSON; a broken file is named in one line."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UseError(f"cannot read {path}: {error}") from None
+
+
+def sha256(path: Path) -> str:
+    """Hash a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UseError(f"cannot read {path}: {error.strerror or error}") from None

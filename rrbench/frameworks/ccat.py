@@ -1,0 +1,127 @@
+"""CCAT, confidence-calibrated adversarial training (Stutz et al., 2020, arXiv 1910.06259)."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.ascent import project
+from rrbench.modes import Mode, mode
+from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
+
+MOMENTUM = 0.9
+SHRINK = 1.5  # what a step that did not help is divided by
+
+
+@dataclass(frozen=True)
+class Ccat(Framework):
+    """Train a moved image towards a label that fades to uniform the farther the image was moved.
+
+    The defaults are the variant released with RR; the remarks give the CCAT authors' own values for CIFAR-10.
+    """
+
+    paper = "Stutz et al. 2020, arXiv 1910.06259"
+    minimises = "cross-entropy on clean inputs + KL(fading label || p(moved))"
+
+    eps: Fraction = Fraction(8, 255)  # 3/100
+    step: Fraction = Fraction(1, 255)  # 1/200
+    steps: int = 20  # 40
+    rho: float = 1.0  # 10; the label keeps (1 - distance / eps) ** rho of its weight
+    start: Literal["half-zero", "mixed"] = "half-zero"  # mixed: zero, of uniform norm, or Gaussian
+    backtrack: Literal["ce", "objective"] = "ce"  # objective; what a step must not lower
+    batches: Literal["whole", "halves"] = "whole"  # halves: one half of the batch is moved, the other stays clean
+    attack_mode: Mode = "train"  # eval; of batch norm while attacking
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        """Attack, then return both terms with the rejector's share on the moved images."""
+        if self.batches == "whole":
+            # Before the attack, as released: the order counts for batch norm's running statistics.
+            clean = victim.network(batch.images)
+            attacked, moved = batch, self.move(victim.network, batch, draws)
+            outputs = victim.network(moved)
+            loss = F.cross_entropy(clean.logits, batch.labels) + self.fading_loss(outputs, moved, attacked).mean()
+        else:
+            half = batch.size // 2
+            attacked = batch.at(slice(half, None))
+            moved = self.move(victim.network, attacked, draws)
+            both = victim.network(torch.cat([batch.images[:half], moved]))
+            clean, outputs = both.at(slice(half)), both.at(slice(half, None))
+            total = F.cross_entropy(clean.logits, batch.labels[:half], reduction="sum")
+            loss = (total + self.fading_loss(outputs, moved, attacked).sum()) / batch.size
+        return victim.rejector.training_loss(outputs, attacked.labels, loss)
+
+    def fading_loss(self, outputs: Outputs, moved: Tensor, batch: Batch) -> Tensor:
+        """Return KL from the faded label; cross-entropy with it differs by a constant only."""
+        target = self.fading_label(moved, batch, outputs.logits.shape[1])
+        return F.kl_div(outputs.logits.log_softmax(1), target, reduction="none").sum(1)
+
+    def fading_label(self, moved: Tensor, batch: Batch, classes: int) -> Tensor:
+        """Return (N, classes): one-hot where the image did not move, uniform where it moved by eps."""
+        distance = (moved - batch.images).flatten(1).abs().amax(1, keepdim=True)
+        # Rounding may put the distance a hair above eps; a negative weight would make the loss a NaN.
+        weight = (1 - distance / float(self.eps)).clamp_min(0) ** self.rho
+        return weight * F.one_hot(batch.labels, classes) + (1 - weight) / classes
+
+    def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
+        """Climb with momentum; where a step does not help, the image stays and its next step is shorter."""
+        labels, moved = batch.labels, self.begin(batch, draws)
+        momentum = torch.zeros_like(moved)
+        size = torch.full_like(moved[:, :1, :1, :1], float(self.step))
+        bar = moved.new_zeros(batch.size)  # no cross-entropy lies below: the first step is always taken
+        with mode(network, self.attack_mode):
+            for _ in range(self.steps):
+                value, gradient = _slope(network, moved, labels)
+                momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
+                candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
+                with torch.no_grad():
+                    outputs = network(candidate)
+                if self.backtrack == "ce":
+                    rating = F.cross_entropy(outputs.logits, labels, reduction="none")
+                    helps, shrinks = rating >= bar, rating <= bar
+                    bar = torch.maximum(bar, rating)
+                else:
+                    helps = wrong_confidence(outputs, labels) >= value
+                    shrinks = ~helps
+                size = torch.where(shrinks.view_as(size), size / SHRINK, size)
+                moved = torch.where(helps.view_as(size), candidate, moved)
+        return moved
+
+    def begin(self, batch: Batch, draws: Draws) -> Tensor:
+        """Start at the clean image or near it, as drawn."""
+        radius, shape = float(self.eps), tuple(batch.images.shape[1:])
+        normal = draws.normal(batch.ids, shape, 0).to(batch.images.dtype)
+        choice, share = draws.uniform(batch.ids, (2, 1, 1, 1), 0).to(batch.images.dtype).unbind(1)
+        nowhere = torch.zeros_like(normal)
+        uniform_norm = normal * (share * radius / normal.abs().amax((1, 2, 3), keepdim=True))
+        if self.start == "half-zero":
+            delta = torch.where(choice < 1 / 2, nowhere, uniform_norm)
+        else:
+            # Differs from the authors' code: drawn for each image, where theirs draws once for a batch.
+            gaussian = normal * (radius / (2 * math.log(math.prod(shape))))
+            delta = torch.where(choice < 1 / 3, nowhere, torch.where(choice < 2 / 3, uniform_norm, gaussian))
+        return project(batch.images + delta, batch.images, "linf", radius)
+
+    def gradients_per_image(self) -> int:
+        """Return the attack's steps and the weight update, through both images; with halves, for every other image."""
+        return self.steps + 2 if self.batches == "whole" else (self.steps + 1) // 2 + 1
+
+
+def wrong_confidence(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return log p of the likeliest wrong class.
+
+    The authors climb p itself: the attack looks at signs and comparisons alone, so that comes to the same.
+    """
+    return outputs.logits.log_softmax(1).scatter(1, labels[:, None], -torch.inf).max(1).values
+
+
+def _slope(network: Network, moved: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the objective and its gradient."""
+    moved = moved.detach().requires_grad_()
+    with torch.enable_grad():
+        value = wrong_confidence(network(moved), labels)
+        (gradient,) = torch.autograd.grad(value.sum(), moved)
+    return value.detach(), gradient

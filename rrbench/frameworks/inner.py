@@ -1,0 +1,50 @@
+"""What the frameworks that train on PGD's images share: that attack's settings, its start and its climb."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from torch import Tensor
+
+from rrbench.ascent import Score, ascend, random_start
+from rrbench.errors import CellError
+from rrbench.modes import Mode, mode
+from rrbench.protocols import Batch, Draws, Framework, Network, Outputs
+
+
+@dataclass(frozen=True)
+class InnerPgd(Framework):
+    """A framework with a PGD in the linf ball inside; the subclass says what that attack climbs."""
+
+    eps: Fraction = Fraction(8, 255)
+    step: Fraction = Fraction(2, 255)
+    steps: int = 10
+    attack_mode: Mode = "train"  # of batch norm while attacking
+
+    def uniform_start(self, batch: Batch, draws: Draws) -> Tensor:
+        """Start anywhere in the ball."""
+        return random_start(batch, "linf", float(self.eps), draws, 0)
+
+    def climb(self, network: Network, batch: Batch, start: Tensor, objective: Score) -> Tensor:
+        """Return the last image of the way up; the network's own mode comes back afterwards."""
+
+        def value(outputs: Outputs) -> Tensor:
+            return objective(outputs, batch.labels)
+
+        with mode(network, self.attack_mode):
+            return ascend(
+                network,
+                batch.images,
+                start,
+                value,
+                norm="linf",
+                radius=float(self.eps),
+                step=float(self.step),
+                steps=self.steps,
+            )
+
+
+def head_output(outputs: Outputs) -> Tensor:
+    """Return the head's first output, (N,), for the frameworks that train the head themselves."""
+    if outputs.head.shape[1] == 0:
+        raise CellError("this framework trains a head, and the rejector brings none")
+    return outputs.head[:, 0]

@@ -1,0 +1,55 @@
+"""TRADES: cross-entropy on clean images, and the same answer round them (Zhang et al., 2019, arXiv 1901.08573)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.ascent import project
+from rrbench.frameworks.inner import InnerPgd
+from rrbench.modes import Mode, mode
+from rrbench.protocols import Batch, Draws, Network, Outputs, Victim
+
+
+@dataclass(frozen=True)
+class Trades(InnerPgd):
+    """Train on the clean image and on the nearby one whose answer differs most from the clean one's."""
+
+    paper = "Zhang et al. 2019, arXiv 1901.08573"
+    minimises = "cross-entropy on clean inputs + beta KL(p(clean) || p(moved))"
+
+    attack_mode: Mode = "eval"
+    beta: float = 6.0
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        """Attack, then return both terms with the rejector's share on the moved images."""
+        moved = self.move(victim.network, batch, draws)
+        # The moved images first, as released: the order counts for batch norm's running statistics.
+        outputs = victim.network(moved)
+        clean = victim.network(batch.images)
+        loss = F.cross_entropy(clean.logits, batch.labels)
+        loss = loss + self.beta * divergence(clean.logits, outputs.logits).mean()
+        return victim.rejector.training_loss(outputs, batch.labels, loss)
+
+    def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
+        """Climb the divergence from the clean answer, which stays fixed."""
+        with mode(network, self.attack_mode), torch.no_grad():
+            fixed = network(batch.images).logits
+
+        def from_clean(outputs: Outputs, labels: Tensor) -> Tensor:
+            return divergence(fixed, outputs.logits)
+
+        # At the clean image itself the divergence has no slope.
+        noise = draws.normal(batch.ids, tuple(batch.images.shape[1:]), 0).to(batch.images.dtype)
+        start = project(batch.images + 0.001 * noise, batch.images, "linf", float(self.eps))
+        return self.climb(network, batch, start, from_clean)
+
+    def gradients_per_image(self) -> int:
+        """Return the attack's steps and the weight update, which goes through both images."""
+        return self.steps + 2
+
+
+def divergence(clean: Tensor, moved: Tensor) -> Tensor:
+    """Return KL(softmax(clean) || softmax(moved)), one value per input."""
+    return F.kl_div(moved.log_softmax(1), clean.log_softmax(1), reduction="none", log_target=True).sum(1)

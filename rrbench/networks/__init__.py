@@ -1,0 +1,12 @@
+"""The architectures: one kind, one small file; this table is the whole list."""
+
+from rrbench.networks.preact_resnet import PreActResNet18
+from rrbench.networks.small_cnn import SmallCnn
+from rrbench.networks.wide_resnet import WideResNet34
+from rrbench.protocols import NetworkTable
+
+NETWORKS: NetworkTable = {
+    "small-cnn": SmallCnn,
+    "resnet18": PreActResNet18,
+    "wrn34-10": WideResNet34,
+}

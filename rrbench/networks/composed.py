@@ -1,0 +1,36 @@
+"""The shape of every network here: normalisation, backbone, classifier and the rejector's head, in one module."""
+
+import torch
+from torch import Tensor, nn
+
+from rrbench.protocols import DataInfo, Outputs, Rejector
+
+
+class GlobalAverage(nn.Module):
+    """Averages each channel; unlike PyTorch's adaptive pooling, its gradient is the same on every run."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return (N, channels)."""
+        return maps.mean((2, 3))
+
+
+class Composed(nn.Module):
+    """Images in [0, 1] in, Outputs out; classifier and head see the same features."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, info: DataInfo, backbone: nn.Module, width: int, rejector: Rejector) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(info.mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(info.std).view(-1, 1, 1))
+        self.backbone = backbone
+        self.classifier = nn.Linear(width, info.classes)
+        self.head = rejector.build_head(width, info.classes)
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return float32 outputs, whatever precision the layers work in."""
+        features = self.backbone((images - self.mean) / self.std)
+        logits = self.classifier(features)
+        head = features[:, :0] if self.head is None else self.head(features)
+        return Outputs(features.float(), logits.float(), head.float())

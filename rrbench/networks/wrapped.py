@@ -1,0 +1,76 @@
+"""Users' own networks: brought to Outputs, and refused in one line when they cannot be."""
+
+import torch
+from torch import Tensor, nn
+
+from rrbench.errors import UseError
+from rrbench.modes import mode
+from rrbench.protocols import Batch, Outputs
+
+_EXPECTED = "expected logits (N, classes), or (features, logits), or rrbench Outputs"
+
+
+def wrap(model: nn.Module) -> nn.Module:
+    """Make a network of a module that takes images in [0, 1] and returns logits, (features, logits) or Outputs."""
+    if not isinstance(model, nn.Module):
+        raise UseError(f"a network must be a torch.nn.Module, not {type(model).__name__}")
+    return Wrapped(model)
+
+
+class Wrapped(nn.Module):
+    """A user's module whose answers become Outputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return float32 outputs; what the module does not give has zero columns."""
+        outputs = _to_outputs(self.model(images))
+        _check_parts(outputs, len(images))
+        return Outputs(*(part.float() for part in outputs))
+
+
+def _to_outputs(answer: object) -> Outputs:
+    """Tell apart the three kinds of answer."""
+    if isinstance(answer, Outputs):
+        return answer
+    if isinstance(answer, Tensor):
+        nothing = answer[..., :0]
+        return Outputs(nothing, answer, nothing)
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Tensor):
+        return Outputs(answer[0], answer[1], answer[1][..., :0])
+    raise UseError(f"the network returns {_describe(answer)}; {_EXPECTED}")
+
+
+def _check_parts(outputs: Outputs, count: int) -> None:
+    for name in ("logits", "features", "head"):
+        part = getattr(outputs, name)
+        if not isinstance(part, Tensor) or not part.is_floating_point():
+            raise UseError(f"the network's {name} are {getattr(part, 'dtype', _describe(part))} instead of floats")
+        if part.dim() != 2 or len(part) != count:
+            raise UseError(f"the network's {name} have shape {tuple(part.shape)} for {count} images; {_EXPECTED}")
+
+
+def _describe(answer: object) -> str:
+    if isinstance(answer, tuple | list):
+        return f"a {type(answer).__name__} of {len(answer)}"
+    return f"a {type(answer).__name__}"
+
+
+def check_network(network: nn.Module, batch: Batch, classes: int) -> None:
+    """Refuse what is no network of `classes` classes on these images; its mode is left as it was."""
+    if not isinstance(network, nn.Module):
+        raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
+    try:
+        with mode(network, "eval"), torch.no_grad():
+            outputs = network(batch.images)
+    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+        line = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise UseError(f"the network fails on images of shape {tuple(batch.images.shape)}: {line}") from None
+    if not isinstance(outputs, Outputs):
+        raise UseError(f"the network returns {_describe(outputs)}; rrbench.wrap makes Outputs of logits")
+    _check_parts(outputs, batch.size)
+    if outputs.logits.shape[1] != classes:
+        raise UseError(f"the network has {outputs.logits.shape[1]} logits, but there are {classes} classes")

@@ -1,0 +1,355 @@
+"""What was asked for -> a list of cells, ordered so that work is shared. Pure: touches no file and no GPU."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import cast
+
+from rrbench.config import Config, MetricSettings, Recipe
+from rrbench.errors import UseError
+from rrbench.names import Choice, parse, parse_budget, unknown
+from rrbench.protocols import Attack, Budget, DataSource, Framework, Norm, Rejector
+from rrbench.registry import build, choose, expand, table
+
+CLEAN = "clean"  # planned always: the reference for every other row
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Training:
+    """All that decides a checkpoint's weights."""
+
+    dataset: Choice
+    network: Choice
+    framework: Choice
+    rejector: Choice = field(compare=False)  # any rejector with this training key: it builds the head and the loss
+    training_key: str
+    recipe: Recipe
+    chooser: Choice  # the attack of `recipe.choose_by`
+    budget: Budget  # of that attack
+    seed: int
+
+    @property
+    def trained_as(self) -> str:
+        """The checkpoint's name in rows: `pgd-at`, `pgd-at+rr`."""
+        is_implied = self.training_key in ("", self.framework.name)
+        return str(self.framework) if is_implied else f"{self.framework}+{self.training_key}"
+
+    @property
+    def key(self) -> str:
+        """The hash of everything that made the weights."""
+        return digest(
+            dataset=identity(self.dataset),
+            network=identity(self.network),
+            framework=identity(self.framework),
+            training_key=self.training_key,
+            recipe=asdict(self.recipe),
+            seed=self.seed,
+            chooser=identity(self.chooser),
+            budget=show_budget(self.budget),
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to measure."""
+
+    dataset: Choice
+    training: Training
+    rejector: Choice
+    attack: Choice
+    budget: Budget | None  # None: the attack has no budget at all
+    seed: int
+    limit: int | None
+    preset: str
+    metrics: MetricSettings
+    is_adaptive: bool
+
+    @property
+    def label(self) -> str:
+        """The cell in one short line."""
+        budget = f" {show_budget(self.budget)}" if self.budget else ""
+        return f"{self.training.trained_as} {self.rejector} {self.attack}{budget}"
+
+    def describe(self) -> dict[str, object]:
+        """Return all that is needed to measure the cell again, as plain values."""
+        return {
+            "dataset": identity(self.dataset),
+            "trained_on": identity(self.training.dataset),
+            "network": identity(self.training.network),
+            "framework": identity(self.training.framework),
+            "rejector": identity(self.rejector),
+            "attack": identity(self.attack),
+            "budget": show_budget(self.budget),
+            "limit": self.limit,
+            **asdict(self.metrics),
+        }
+
+    def attack_key(self, checkpoint: str, precision: str) -> str:
+        """Hash everything that decides the moved images; equal keys share one run of the attack."""
+        return digest(
+            checkpoint=checkpoint,
+            dataset=identity(self.dataset),
+            limit=self.limit,
+            attack=identity(self.attack),
+            budget=show_budget(self.budget),
+            seed=self.seed,
+            precision=precision,
+            rejector=identity(self.rejector) if self.is_adaptive else None,
+        )
+
+    def key(self, checkpoint: str, precision: str) -> str:
+        """Hash everything that decides the row."""
+        return digest(
+            attack=self.attack_key(checkpoint, precision),
+            rejector=identity(self.rejector),
+            metrics=asdict(self.metrics),
+            preset=self.preset,
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line, a file or Python asked for; None means the preset's word."""
+
+    rejectors: Sequence[str] | None = None
+    attacks: Sequence[str] | None = None
+    datasets: Sequence[str] | None = None
+    network: str | None = None
+    frameworks: Sequence[str] | None = None
+    budgets: Sequence[str] | None = None
+    seeds: Sequence[int] = (0,)
+    limit: int | None = None
+    recipe: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells in the order of work, and one line for each pair that was left out."""
+
+    cells: tuple[Cell, ...]
+    dropped: tuple[str, ...]
+
+    def checkpoints(self) -> dict[Training, list[Cell]]:
+        """Group the cells by checkpoint."""
+        groups: dict[Training, list[Cell]] = {}
+        for cell in self.cells:
+            groups.setdefault(cell.training, []).append(cell)
+        return groups
+
+
+def identity(choice: Choice) -> list[object]:
+    """Return a choice as plain values, for hashing and for the row's settings."""
+    return [choice.name, {key: plain(value) for key, value in choice.settings}]
+
+
+def plain(value: object) -> object:
+    """Return a setting's value as JSON can hold it."""
+    if isinstance(value, Fraction):
+        return str(value)
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def digest(**parts: object) -> str:
+    """Hash named values."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def show_budget(budget: Budget | None) -> str:
+    """Print a budget as it is typed: `linf:8/255`."""
+    if budget is None:
+        return ""
+    return budget.norm if budget.radius is None else f"{budget.norm}:{budget.radius}"
+
+
+def parse_cell_budget(text: str) -> Budget | None:
+    """Read `show_budget` back."""
+    if ":" in text:
+        return _budget(text)
+    return Budget(cast(Norm, text), None) if text else None
+
+
+def make_plan(request: Request, config: Config) -> Plan:
+    """Turn wishes into cells; pairs that do not fit are dropped with a line, nothing left is an error."""
+    dropped: dict[str, None] = {}
+    cells: dict[Cell, None] = {}
+    if not request.seeds:
+        raise UseError("no seed given")
+    if request.limit is not None and request.limit < 1:
+        raise UseError(f"--limit must be at least 1, not {request.limit}")
+    for text in request.datasets or (config.run.dataset,):
+        dataset = choose("dataset", expand("dataset", text), config, parse(text).name)
+        pairs = _pairs(request, config, dropped)
+        attacks = _attacks(request, config, dataset, dropped)
+        network = choose("network", request.network or config.dataset(dataset.name).network, config, dataset.name)
+        for seed in request.seeds:
+            for rejector_text, framework_text in pairs:
+                training, rejector = _training(request, config, dataset, network, rejector_text, framework_text, seed)
+                for attack, budget, is_adaptive in attacks:
+                    cells[
+                        Cell(
+                            dataset,
+                            training,
+                            rejector,
+                            attack,
+                            budget,
+                            seed,
+                            request.limit,
+                            config.preset,
+                            config.metrics,
+                            is_adaptive,
+                        )
+                    ] = None
+    if not cells:
+        raise UseError("nothing to run: " + ("; ".join(dropped) or "no rejector or attack left"))
+    return Plan(_ordered(list(cells)), tuple(dropped))
+
+
+def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:
+    """Keep the order asked for, but bring together what shares a checkpoint, then what shares an attack."""
+    trainings = {cell.training: index for index, cell in reversed(list(enumerate(cells)))}
+    attacks = {(cell.attack, cell.budget): index for index, cell in reversed(list(enumerate(cells)))}
+    return tuple(sorted(cells, key=lambda cell: (trainings[cell.training], attacks[cell.attack, cell.budget])))
+
+
+def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[tuple[str, str]]:
+    """Return (rejector, framework) texts that fit."""
+    rejectors = list(request.rejectors if request.rejectors is not None else config.run.rejectors)
+    frameworks = None if request.frameworks is None else list(request.frameworks)
+    is_all = rejectors == [ALL]
+    if is_all and frameworks == [ALL]:
+        listed = [(expand("rejector", name), framework) for name, framework in map(_split_pair, config.run.all_pairs)]
+        named = {rejector for rejector, _ in listed}
+        own = [_own_pair(name) for name in table("rejector")]
+        return _unique(listed + [pair for pair in own if pair[0] not in named])
+    pairs = []
+    for text in list(table("rejector")) if is_all else rejectors:
+        own_text, own_framework = _own_pair(text)
+        wanted = (
+            [own_framework] if frameworks is None else list(table("framework")) if frameworks == [ALL] else frameworks
+        )
+        for framework in wanted:
+            reason = _misfit(own_text, framework, own_framework if "@" in expand("rejector", text) else None)
+            if reason is None:
+                pairs.append((own_text, framework))
+            else:
+                dropped[reason] = None
+    return _unique(pairs)
+
+
+def _split_pair(text: str) -> tuple[str, str]:
+    rejector, _, framework = text.rpartition("@")
+    return rejector, framework
+
+
+def _unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(pairs))
+
+
+def _own_pair(text: str) -> tuple[str, str]:
+    """Return a rejector without its alias, and the framework it runs on when none is named."""
+    rejector, at, framework = expand("rejector", text).partition("@")
+    if at:
+        return rejector, framework
+    return rejector, (_rejector_class(rejector).frameworks or ("pgd-at",))[0]
+
+
+def _rejector_class(text: str) -> type[Rejector]:
+    known = table("rejector")
+    name = parse(text).name
+    if name not in known.classes:
+        raise unknown("rejector", name, known)
+    return cast(type[Rejector], known.classes[name])
+
+
+def _misfit(rejector: str, framework: str, only: str | None) -> str | None:
+    """Say why a rejector cannot run on a framework."""
+    known = table("framework")
+    name = parse(framework).name
+    if name not in known.classes:
+        raise unknown("framework", name, known)
+    allowed = (only,) if only else _rejector_class(rejector).frameworks
+    if allowed and name not in allowed:
+        return f"{rejector} does not run on {framework}: it needs {' or '.join(allowed)}"
+    admits = cast(type[Framework], known.classes[name]).rejectors
+    if admits and parse(rejector).name not in admits:
+        return f"{framework} trains its own rejector, {' or '.join(admits)}; {rejector} is left out"
+    return None
+
+
+def _training(
+    request: Request,
+    config: Config,
+    dataset: Choice,
+    network: Choice,
+    rejector_text: str,
+    framework_text: str,
+    seed: int,
+) -> tuple[Training, Choice]:
+    """Return the checkpoint that a pair needs, and the rejector as a choice."""
+    source = build(DataSource, dataset)
+    home = choose("dataset", source.trains_as, config, source.trains_as) if source.trains_as else dataset
+    rejector = choose("rejector", rejector_text, config, home.name)
+    framework = choose("framework", framework_text, config, home.name)
+    build(Framework, framework)
+    recipe = config.recipe(home.name, request.recipe)
+    budget = _budget(config.dataset(home.name).budgets[0])
+    chooser = choose("attack", recipe.choose_by, config, home.name, {"step": config.step(home.name, budget.norm)})
+    training_key = build(Rejector, rejector).training_key()
+    return Training(home, network, framework, rejector, training_key, recipe, chooser, budget, seed), rejector
+
+
+def _budget(text: str) -> Budget:
+    norm, radius = parse_budget(text)
+    return Budget(cast(Norm, norm), radius)
+
+
+def _attacks(
+    request: Request, config: Config, dataset: Choice, dropped: dict[str, None]
+) -> list[tuple[Choice, Budget | None, bool]]:
+    """Return (attack, budget, is it adaptive), clean first."""
+    texts = list(request.attacks if request.attacks is not None else config.run.attacks)
+    if texts == [ALL]:
+        texts = list(config.run.all_attacks)
+    if not texts:
+        raise UseError("no attack given")
+    given = request.budgets if request.budgets is not None else config.dataset(dataset.name).budgets
+    budgets = [_budget(budget) for budget in given]
+    found: dict[tuple[Choice, Budget | None, bool], None] = {}
+    for text in dict.fromkeys([CLEAN, *texts]):
+        for variant in variants(expand("attack", text)):
+            for attack, budget in _with_budgets(variant, budgets, config, dataset, dropped):
+                found[attack, budget, build(Attack, attack).is_adaptive] = None
+    return list(found)
+
+
+def variants(text: str) -> list[str]:
+    """Return one text for each value of the setting that the attack expands over, where it is left out."""
+    call = parse(text)
+    plugin = cast(type[Attack] | None, table("attack").classes.get(call.name))
+    over = plugin.expand_over if plugin else None
+    if over is None or call.positional is not None or over[0] in dict(call.keywords):
+        return [text]
+    rest = "".join(f",{key}={value}" for key, value in call.keywords)
+    return [f"{call.name}({value}{rest})" for value in over[1]]
+
+
+def _with_budgets(
+    text: str, budgets: list[Budget], config: Config, dataset: Choice, dropped: dict[str, None]
+) -> list[tuple[Choice, Budget | None]]:
+    """Pair an attack with every budget of its norms."""
+    plain_choice = choose("attack", text, config, dataset.name)
+    attack = build(Attack, plain_choice)
+    if not attack.norms:
+        return [(plain_choice, None)]
+    wanted = budgets if attack.needs_budget else [Budget(cast(Norm, norm), None) for norm in sorted(attack.norms)]
+    fitting = [budget for budget in wanted if budget.norm in attack.norms]
+    if not fitting:
+        dropped[f"{text} has no {' or '.join(sorted({budget.norm for budget in wanted}))} form"] = None
+    return [
+        (choose("attack", text, config, dataset.name, {"step": config.step(dataset.name, budget.norm)}), budget)
+        for budget in fitting
+    ]

@@ -1,0 +1,91 @@
+"""Progress to stderr: a bar with an estimate on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+Advance = Callable[[float], None]
+
+
+class Report(Protocol):
+    """Where long work says how far it is."""
+
+    def line(self, text: str) -> None:
+        """Say something once."""
+
+    def task(self, name: str, total: float) -> AbstractContextManager[Advance]:
+        """Show one piece of work; the value yielded is called with what was done."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def line(self, text: str) -> None:
+        """Say nothing."""
+
+    @contextmanager
+    def task(self, name: str, total: float) -> Iterator[Advance]:
+        """Show nothing."""
+        yield lambda done: None
+
+
+class Lines:
+    """Plain lines, one at the start of a task and then at most one every ten seconds."""
+
+    def line(self, text: str) -> None:
+        """Print a line to stderr."""
+        print(text, file=sys.stderr, flush=True)  # noqa: T201  (this is the printer)
+
+    @contextmanager
+    def task(self, name: str, total: float) -> Iterator[Advance]:
+        """Print the name, then how far it is and how long it will take."""
+        self.line(name)
+        begin = shown = time.monotonic()
+        sofar = 0.0
+
+        def advance(done: float) -> None:
+            nonlocal shown, sofar
+            sofar += done
+            now = time.monotonic()
+            if now - shown >= 10 and 0 < sofar < total:
+                left = (now - begin) * (total - sofar) / sofar
+                self.line(f"{name}: {100 * sofar / total:.0f} %, about {left:.0f} s left")
+                shown = now
+
+        yield advance
+
+
+class Bars:
+    """A rich progress bar per task."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(stderr=True)
+
+    def line(self, text: str) -> None:
+        """Print a line to stderr."""
+        self.console.print(text, markup=False, highlight=False)
+
+    @contextmanager
+    def task(self, name: str, total: float) -> Iterator[Advance]:
+        """Show a bar with the time left."""
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task(name, total=total)
+            yield lambda done: bar.advance(task, done)
+        self.line(name)
+
+
+def reporter() -> Report:
+    """Choose bars for a terminal, lines otherwise."""
+    return Bars() if sys.stderr.isatty() else Lines()

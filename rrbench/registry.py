@@ -1,0 +1,122 @@
+"""Merges the tables of all installed plugins; a name in two tables and an unknown name are errors."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any, TypeVar, cast
+
+from rrbench.config import Config
+from rrbench.errors import UseError
+from rrbench.names import Choice, convert, long_form, parse, resolve, settings_of, unknown
+from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
+
+Plugin = TypeVar("Plugin", Rejector, Attack, Framework, DataSource, NetworkSource)
+BASES: dict[str, type] = {
+    "rejector": Rejector,
+    "attack": Attack,
+    "framework": Framework,
+    "dataset": DataSource,
+    "network": NetworkSource,
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of plugin: classes by name, and other texts for them."""
+
+    kind: str
+    classes: Mapping[str, type]
+    aliases: Mapping[str, str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.classes, *self.aliases])
+
+
+@cache
+def table(kind: str) -> Table:
+    """Load every installed table of one kind; a broken plugin disables itself with a warning."""
+    classes: dict[str, type] = {}
+    aliases: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for entry in metadata.entry_points(group=f"rrbench.{kind}s"):
+        package = entry.dist.name if entry.dist else entry.value
+        try:
+            rows = dict(entry.load())
+            for name, value in rows.items():
+                _check(kind, name, value)
+        except Exception as error:  # whatever a plugin raises, only that plugin is lost
+            reason = (str(error).strip().splitlines() or [""])[0]
+            warnings.warn(
+                f"plugin {package!r} is disabled: {entry.value}: {type(error).__name__}: {reason}",
+                stacklevel=2,
+            )
+            continue
+        for name, value in rows.items():
+            if name in owners:
+                raise UseError(f"{kind} {name!r} is defined by both {owners[name]!r} and {package!r}; uninstall one")
+            owners[name] = package
+            if isinstance(value, str):
+                aliases[name] = value
+            else:
+                classes[name] = value
+    return Table(kind, classes, aliases)
+
+
+def _check(kind: str, name: object, value: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"the table's key {name!r} is no name")
+    if isinstance(value, str):
+        return
+    if not (isinstance(value, type) and issubclass(value, BASES[kind])):
+        raise TypeError(f"{name!r} is {value!r}, not a subclass of {BASES[kind].__name__}")
+    undefined = getattr(value, "__abstractmethods__", ())
+    if undefined:
+        raise TypeError(f"{name!r} does not define {', '.join(sorted(undefined))}")
+    settings_of(value)
+
+
+def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[str, object] | None = None) -> Choice:
+    """Turn a text into a choice with every setting: class, `extra`, preset, then the text itself."""
+    known = table(kind)
+    call = long_form(kind, parse(text), known.classes)
+    if call.name not in known.classes:
+        raise unknown(kind, call.name, known)
+    settings = settings_of(known.classes[call.name])
+    defaults = {key: value for key, value in (extra or {}).items() if key in settings and value is not None}
+    return resolve(kind, call, known.classes, defaults | config.settings(kind, call.name, dataset))
+
+
+def restore(kind: str, saved: Sequence[Any]) -> Choice:
+    """Make a choice of the plain values that a cell file holds."""
+    name, values = saved
+    known = table(kind)
+    if name not in known.classes:
+        raise unknown(kind, name, known)
+    hints = settings_of(known.classes[name])
+    where = f"{kind} {name!r}"
+    settings = {key: convert(values[key], hint, f"{where}: setting {key!r}") for key, (hint, _) in hints.items()}
+    return Choice(name, tuple(settings.items()), name)
+
+
+def expand(kind: str, text: str) -> str:
+    """Replace an alias by what it stands for."""
+    call = parse(text)
+    target = table(kind).aliases.get(call.name)
+    if target is None:
+        return text
+    if call.positional is not None or call.keywords:
+        raise UseError(f"{call.name!r} is short for {target!r}; give settings to that")
+    return target
+
+
+def build(base: type[Plugin], choice: Choice) -> Plugin:
+    """Make the plugin that a choice names; a plugin that refuses its settings says why in one line."""
+    kind = next(kind for kind, known in BASES.items() if known is base)
+    try:
+        return cast(Plugin, table(kind).classes[choice.name](**dict(choice.settings)))
+    except KeyError:
+        raise unknown(kind, choice.name, table(kind)) from None
+    except (ValueError, TypeError) as error:
+        raise UseError(f"{kind} {choice}: {error}") from None

@@ -1,0 +1,135 @@
+"""ResultRow: one measured cell, flat. Field order is the CSV's column order. Imports neither torch nor pandas."""
+
+import csv
+import dataclasses
+import io
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from rrbench.errors import UseError
+from rrbench.files import write_bytes
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """All that is said of one cell; None is an empty field of the CSV: the value is undefined."""
+
+    dataset: str
+    network: str
+    framework: str
+    trained_as: str
+    rejector: str
+    attack: str
+    norm: str
+    eps: str  # an exact fraction
+    seed: int
+    preset: str
+    n: int | None
+
+    acc_all: float | None = None
+    acc_tpr95: float | None = None
+    auc: float | None = None
+    coverage_tpr95: float | None = None
+    acc_tpr95_low: float | None = None
+    acc_tpr95_high: float | None = None
+    auc_low: float | None = None
+    auc_high: float | None = None
+
+    deploy_threshold: float | None = None
+    deploy_n: int | None = None
+    deploy_acc: float | None = None
+    deploy_coverage: float | None = None
+    deploy_robust: float | None = None
+    aurc: float | None = None
+    augrc: float | None = None
+    fpr95: float | None = None
+    ece: float | None = None
+
+    distance: float | None = None
+    distance_success: float | None = None
+    success: float | None = None
+
+    status: str = "ok"
+    error: str = ""
+    note: str = ""
+    settings: str = "{}"  # JSON of every field of rejector, attack and framework
+    seconds: float | None = None
+    gradients: float | None = None  # gradient evaluations per image
+    device: str = ""
+    precision: str = ""
+
+    checkpoint_sha256: str = ""
+    data_sha256: str = ""
+    version: str = ""
+    commit: str = ""
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
+IDENTITY = COLUMNS[: COLUMNS.index("n")]
+
+
+def order(row: ResultRow) -> tuple[object, ...]:
+    """Sort key of rows.csv: fixed whatever the order of work; clean before attacks, small budgets first."""
+    return (
+        row.dataset,
+        row.network,
+        row.framework,
+        row.trained_as,
+        row.rejector,
+        row.seed,
+        row.attack != "clean",
+        row.attack,
+        row.norm,
+        Fraction(row.eps or 0),
+        row.preset,
+        row.n or 0,
+        row.precision,
+    )
+
+
+def to_csv(rows: Iterable[ResultRow]) -> str:
+    """Write rows as CSV text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow(["" if value is None else value for value in dataclasses.astuple(row)])
+    return text.getvalue()
+
+
+def write_rows(path: Path, rows: Iterable[ResultRow]) -> None:
+    """Write rows.csv atomically, in its fixed order."""
+    write_bytes(path, to_csv(sorted(rows, key=order)).encode())
+
+
+def read_rows(path: Path) -> list[ResultRow]:
+    """Read a results CSV, or the rows.csv of a folder; columns that are not ours are ignored."""
+    path = path / "rows.csv" if path.is_dir() else path
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = set(COLUMNS) - set(reader.fieldnames or ())
+            if missing:
+                raise UseError(f"{path} is no results file of rrbench: it lacks {', '.join(sorted(missing)[:3])}")
+            return [from_texts(record) for record in reader]
+    except FileNotFoundError:
+        raise UseError(f"no results at {path}") from None
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise UseError(f"cannot read {path}: {error}") from None
+
+
+def from_texts(record: dict[str, str]) -> ResultRow:
+    """Make a row from a CSV record."""
+    hints = typing.get_type_hints(ResultRow)
+    return ResultRow(**{name: _value(record[name], hints[name]) for name in COLUMNS})
+
+
+def _value(text: str, hint: object) -> typing.Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if text == "" and type(None) in options:
+        return None
+    return options[0](text)

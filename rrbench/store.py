@@ -1,0 +1,153 @@
+"""The work folder: every finished thing in a file of its own, keyed by what made it, written atomically.
+
+rows.csv        all rows, rebuilt from cells/ in a fixed order
+manifest.json   the runs that worked here: command, versions, machine
+cells/          one JSON a finished cell: its row, the hash of its score file
+scores/         per-example scores of a cell (.npz, no pickles)
+moved/          what the network said of an attack's images, shared by the rejectors of a checkpoint
+fitted/         what a rejector learnt from clean training outputs, and its calibration
+checkpoints/    networks (.safetensors)
+locks/          so that two runs never do the same work at once
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from rrbench.errors import UseError
+from rrbench.files import read_json, write_bytes, write_json
+from rrbench.progress import Report
+from rrbench.rows import ResultRow, write_rows
+from rrbench.train import Files
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class CellRecord:
+    """A finished cell: its row, and what `verify` needs to find again."""
+
+    key: str
+    row: ResultRow
+    checkpoint: str  # the checkpoint's key
+    attack: str  # the attack's key
+    scores_sha256: str  # empty for a failed cell
+    cell: dict[str, Any]  # the choices with all their settings, as `Cell.describe` gives them
+
+    def row_sha256(self) -> str:
+        """Hash the row, so that a changed field is noticed even where it cannot be recomputed."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self.row), sort_keys=True).encode()).hexdigest()
+
+
+class Store:
+    """One work folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def prepare(self) -> None:
+        """Make the folder; one that cannot be written to is refused before any work is done."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / "locks").mkdir(exist_ok=True)
+        except OSError as error:
+            raise UseError(f"cannot use {self.root} as a work folder: {error.strerror or error}") from None
+        write_bytes(self.root / "locks" / "writable", b"")
+
+    def checkpoint_files(self, key: str) -> Files:
+        """Return where a training writes."""
+        folder = self.root / "checkpoints"
+        return Files(
+            folder / f"{key}.safetensors", folder / f"{key}.last.safetensors", folder / f"{key}.resume.safetensors"
+        )
+
+    def scores_path(self, key: str) -> Path:
+        """Return where a cell's scores lie."""
+        return self.root / "scores" / f"{key}.npz"
+
+    def moved_path(self, key: str) -> Path:
+        """Return where an attack's outputs lie."""
+        return self.root / "moved" / f"{key}.npz"
+
+    def fitted_path(self, key: str) -> Path:
+        """Return where a fitted rejector lies."""
+        return self.root / "fitted" / f"{key}.safetensors"
+
+    @contextmanager
+    def lock(self, name: str, report: Report) -> Iterator[None]:
+        """Hold a named lock; the system frees it when its holder dies."""
+        lock = FileLock(self.root / "locks" / f"{name}.lock")
+        try:
+            lock.acquire(timeout=1)
+        except Timeout:
+            report.line(f"waiting for another run on {self.root} ({name})")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def save_cell(self, record: CellRecord) -> None:
+        """Write one finished cell."""
+        value = {**dataclasses.asdict(record), "row_sha256": record.row_sha256()}
+        write_json(self.root / "cells" / f"{record.key}.json", value)
+
+    def cell(self, key: str) -> CellRecord | None:
+        """Return a finished cell, if it is there."""
+        path = self.root / "cells" / f"{key}.json"
+        return read_cell(path)[0] if path.is_file() else None
+
+    def cells(self) -> list[tuple[CellRecord, str]]:
+        """Return every finished cell with the row hash written beside it."""
+        return [read_cell(path) for path in sorted((self.root / "cells").glob("*.json"))]
+
+    def rebuild_rows(self, report: Report) -> list[ResultRow]:
+        """Rewrite rows.csv from the cells, under a lock so that no run writes an older list last."""
+        with self.lock("rows", report):
+            rows = [record.row for record, _ in self.cells()]
+            write_rows(self.root / "rows.csv", rows)
+        return rows
+
+    def add_to_manifest(self, run: Mapping[str, object], report: Report) -> None:
+        """Append a run to manifest.json."""
+        path = self.root / "manifest.json"
+        with self.lock("manifest", report):
+            runs = cast(dict[str, list[object]], read_json(path))["runs"] if path.is_file() else []
+            write_json(path, {"runs": [*runs, run]})
+
+
+def read_cell(path: Path) -> tuple[CellRecord, str]:
+    """Read one cell file."""
+    value = cast(dict[str, Any], read_json(path))
+    try:
+        row_sha256 = value.pop("row_sha256")
+        return CellRecord(**{**value, "row": ResultRow(**value["row"])}), row_sha256
+    except (KeyError, TypeError, AttributeError):
+        raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
+
+
+def save_arrays(path: Path, arrays: Arrays) -> str:
+    """Write named arrays as .npz and return the file's hash."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **cast(Any, arrays))
+    write_bytes(path, buffer.getvalue())
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read named arrays; a damaged file is one line."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.error) as error:
+        raise UseError(f"cannot read {path} (truncated or damaged): {error}") from None

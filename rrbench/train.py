@@ -1,0 +1,248 @@
+"""Training -> checkpoint: the optimiser, the schedule, the choice of epoch, and exact resume.
+
+Every random number is derived from (seed, purpose, epoch, example), so a resumed run needs no generator state.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rrbench import provenance
+from rrbench.augment import augment
+from rrbench.batching import batch_size, forward, in_batches
+from rrbench.checkpoints import pack_bits, read_checkpoint, write_checkpoint
+from rrbench.config import Recipe
+from rrbench.devices import Instrumented, Precision, describe, tf32
+from rrbench.draws import HashedDraws, derive
+from rrbench.errors import CellError, UseError
+from rrbench.modes import frozen
+from rrbench.plan import Training, identity, plain, show_budget
+from rrbench.progress import Report
+from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
+from rrbench.registry import build
+
+
+@dataclass
+class State:
+    """All that a resumed run needs."""
+
+    network: nn.Module
+    optimizer: torch.optim.SGD
+    epoch: int = 0  # finished ones
+    best_epoch: int = 0
+    best_score: float = -1.0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    log: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a training writes: the chosen epoch, the last epoch, and what a resumed run needs."""
+
+    chosen: Path
+    last: Path
+    resume: Path
+
+
+def train(
+    training: Training,
+    load: Callable[[Split], Batch],
+    files: Files,
+    *,
+    device: torch.device,
+    precision: Precision,
+    report: Report,
+) -> None:
+    """Train one network to the end of its recipe, from where an earlier run was interrupted."""
+    info = build(DataSource, training.dataset).info
+    rejector = build(Rejector, training.rejector)
+    framework = build(Framework, training.framework)
+    network = build_network(training, info, rejector).to(device)
+    state = State(network, _optimizer(network, training.recipe))
+    if files.resume.is_file():
+        _resume(state, files.resume, training)
+        report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
+    data = load("train")
+    judged = load(training.recipe.choose_on)
+    step = _Step(framework, rejector, Instrumented(network, precision), info)
+    with report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance:
+        advance(state.epoch)
+        while state.epoch < training.recipe.epochs:
+            begin = time.perf_counter()
+            loss = _epoch(training, state, step, data)
+            record = {"epoch": state.epoch + 1, "loss": loss} | _accuracies(
+                training, state, rejector, judged, precision
+            )
+            _choose(state, framework, record)
+            state.epoch += 1
+            state.log.append(record | {"seconds": round(time.perf_counter() - begin, 3)})
+            _save_resume(state, files.resume, training)
+            advance(1)
+    _finish(training, state, files, load("test"), precision)
+
+
+def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:
+    """Build a network with the weights that its seed gives, on the CPU so that they are the same everywhere."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(training.seed, "initial weights"))
+        return build(NetworkSource, training.network).build(info, rejector)
+
+
+def learning_rate(recipe: Recipe, epoch: int, batch_index: int, batches: int) -> float:
+    """Return the rate of one step; time is counted to the end of the step, so a drop comes one batch early."""
+    share = (epoch + Fraction(batch_index + 1, batches)) / recipe.epochs
+    return recipe.learning_rate * 0.1 ** sum(share >= drop for drop in recipe.drops)
+
+
+def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
+    return torch.optim.SGD(
+        network.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    framework: Framework
+    rejector: Rejector
+    network: Instrumented
+    info: DataInfo
+
+
+def _epoch(training: Training, state: State, step: _Step, data: Batch) -> float:
+    """Go once through the data and return the mean loss."""
+    generator = torch.Generator().manual_seed(derive(training.seed, "order", state.epoch))
+    order = torch.randperm(data.size, generator=generator).to(data.labels.device)
+    pieces = order.split(training.recipe.batch)
+    shifts = HashedDraws(derive(training.seed, "augment", state.epoch))
+    draws = HashedDraws(derive(training.seed, "train", state.epoch))
+    victim = Victim(step.network, step.rejector)
+    total = torch.zeros((), dtype=torch.float64, device=data.labels.device)
+    state.network.train()
+    for index, piece in enumerate(pieces):
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate(training.recipe, state.epoch, index, len(pieces))
+        loss = step.framework(victim, augment(data.at(piece), step.info, shifts), draws)
+        state.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        state.optimizer.step()
+        total += loss.detach() * len(piece)
+    mean = float(total) / data.size
+    if not math.isfinite(mean):
+        raise CellError(f"training {training.trained_as} diverged in epoch {state.epoch + 1}: the loss is {mean}")
+    return mean
+
+
+def _accuracies(
+    training: Training, state: State, rejector: Rejector, judged: Batch, precision: Precision
+) -> dict[str, float]:
+    """Return clean accuracy and accuracy under the chooser's attack, in percent."""
+    attack = build(Attack, training.chooser)
+    draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
+    network = Instrumented(state.network, precision)
+    size = batch_size(judged.labels.device)
+
+    def attacked(piece: slice) -> tuple[Tensor, ...]:
+        batch = judged.at(piece)
+        images = attack(Victim(network, rejector), batch, training.budget, draws).images
+        with torch.no_grad():
+            return (network(images).logits,)
+
+    with frozen(state.network):
+        clean = forward(network, judged.images, size).logits
+        (moved,) = in_batches(judged.size, size, attacked)
+    assert moved is not None
+    return {
+        name: round(100 * float((logits.argmax(1) == judged.labels).double().mean()), 4)
+        for name, logits in (("clean_accuracy", clean), ("robust_accuracy", moved))
+    }
+
+
+def _choose(state: State, framework: Framework, record: Mapping[str, float]) -> None:
+    """Remember the weights if this epoch is strictly the best so far, or the latest where accuracy says nothing."""
+    if not framework.chooses_epoch or record["robust_accuracy"] > state.best_score:
+        state.best_epoch, state.best_score = int(record["epoch"]), record["robust_accuracy"]
+        state.best = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
+
+
+def _save_resume(state: State, path: Path, training: Training) -> None:
+    tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
+    for name, parameter in state.network.named_parameters():
+        tensors[f"momentum.{name}"] = state.optimizer.state[parameter]["momentum_buffer"]
+    write_checkpoint(
+        path,
+        tensors,
+        {
+            "key": training.key,
+            "epoch": state.epoch,
+            "log": state.log,
+            "best_epoch": state.best_epoch,
+            "best_score": state.best_score,
+        },
+    )
+
+
+def _resume(state: State, path: Path, training: Training) -> None:
+    checkpoint = read_checkpoint(path)
+    facts = checkpoint.facts
+    if facts.get("key") != training.key:
+        raise UseError(f"{path} belongs to another training; delete it to start afresh")
+    device = next(state.network.parameters()).device
+    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}}
+    for name, tensor in checkpoint.tensors.items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = tensor.to(device)
+    state.network.load_state_dict(parts["network"])
+    for name, parameter in state.network.named_parameters():
+        state.optimizer.state[parameter]["momentum_buffer"] = parts["momentum"][name]
+    state.best = parts["best"]
+    state.epoch, state.log = facts["epoch"], facts["log"]
+    state.best_epoch, state.best_score = facts["best_epoch"], facts["best_score"]
+
+
+def _finish(training: Training, state: State, files: Files, test: Batch, precision: Precision) -> None:
+    """Write both checkpoints with the clean accuracy that whoever loads them must find again."""
+    last = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
+    for path, weights, is_chosen in ((files.last, last, False), (files.chosen, state.best, True)):
+        state.network.load_state_dict(weights)
+        with frozen(state.network), tf32(False):
+            logits = forward(state.network, test.images, batch_size(test.labels.device)).logits
+        correct = logits.argmax(1) == test.labels
+        write_checkpoint(
+            path,
+            weights,
+            describe_training(training)
+            | {
+                "epoch": state.best_epoch if is_chosen else state.epoch,
+                "clean_accuracy": round(100 * float(correct.double().mean()), 4),
+                "clean_correct": pack_bits(correct),
+                "log": state.log,
+                "precision": precision,
+                "device": describe(test.labels.device),
+                "version": provenance.version(),
+                "commit": provenance.commit(),
+            },
+        )
+    files.resume.unlink(missing_ok=True)
+
+
+def describe_training(training: Training) -> dict[str, object]:
+    """Return what made a checkpoint, as plain values for its header."""
+    return {
+        "key": training.key,
+        "trained_as": training.trained_as,
+        "dataset": identity(training.dataset),
+        "network": identity(training.network),
+        "framework": identity(training.framework),
+        "training_key": training.training_key,
+        "recipe": {name: plain(value) for name, value in asdict(training.recipe).items()},
+        "chooser": identity(training.chooser),
+        "budget": show_budget(training.budget),
+        "seed": training.seed,
+    }

@@ -1,0 +1,199 @@
+"""Checks that stored results are what they say: metrics, hashes, replayed images, and on request the attacks."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from rrbench import zoo
+from rrbench.checkpoints import load_weights, read_checkpoint
+from rrbench.devices import Precision
+from rrbench.errors import CellError, UseError
+from rrbench.evaluation import Scores, Subject, certainties, metrics_of, run_attack, score
+from rrbench.files import sha256
+from rrbench.plan import parse_cell_budget
+from rrbench.progress import Report
+from rrbench.protocols import Attack, Batch, Budget, DataSource, NetworkSource, Outputs, Rejector, Split
+from rrbench.registry import build, restore
+from rrbench.rows import ResultRow, order, read_rows
+from rrbench.store import CellRecord, Store, load_arrays
+
+LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
+FLIP_TOLERANCE = 0.005  # share of verdicts that may differ when an attack is repeated elsewhere
+
+
+@dataclass
+class Findings:
+    """What a verification did and what it found wrong."""
+
+    cells: int = 0
+    failed: int = 0
+    recomputed: int = 0
+    replayed: int = 0
+    rerun: int = 0
+    absent: set[str] = field(default_factory=set)  # checkpoints that are not here
+    problems: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Say it in one line."""
+        text = f"{self.cells} cells: {self.recomputed} recomputed from scores, {self.replayed} replayed"
+        text += f", {self.rerun} attacked again" if self.rerun else ""
+        text += f", {self.failed} failed rows" if self.failed else ""
+        text += f"; {len(self.absent)} checkpoints not here" if self.absent else ""
+        return f"{text}; {len(self.problems)} problems" if self.problems else f"{text}; all confirmed"
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Looks at one folder."""
+
+    store: Store
+    roots: tuple[Path, ...]
+    device: torch.device
+    findings: Findings = field(default_factory=Findings)
+    _data: dict[tuple[str, Split], Batch] = field(default_factory=dict)
+
+    def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
+        """Check one cell; each disagreement is one line."""
+        row = record.row
+        self.findings.cells += 1
+        if record.row_sha256() != row_sha256:
+            self._problem(record, "its row was changed after it was written")
+        if row.status != "ok":
+            self.findings.failed += 1
+            return
+        path = self.store.scores_path(record.key)
+        try:
+            if sha256(path) != record.scores_sha256:
+                self._problem(record, f"{path.name} does not have the SHA-256 written with the row")
+            arrays = load_arrays(path)
+            images = torch.from_numpy(arrays.pop("images"))
+            scores = Scores(**arrays)
+            self._check_metrics(record, scores)
+            self._check_checkpoint(record, scores, images, rerun)
+        except (UseError, CellError, TypeError, KeyError, ValueError) as error:
+            self._problem(record, str(error))
+
+    def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
+        rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
+        for name, value in metrics_of(scores, rule, resamples, record.row.seed)._asdict().items():
+            stated = getattr(record.row, name)
+            if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
+                self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")
+        if not np.array_equal(scores.prediction, scores.logits.argmax(1)):
+            self._problem(record, "predictions are not the largest logits")
+        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
+        if not rejector.needs & {"features", "fit"}:
+            logits, head = torch.from_numpy(scores.logits), torch.from_numpy(scores.head)
+            outputs = Outputs(logits[:, :0], logits, head)
+            if not np.allclose(
+                certainties(rejector, outputs, torch.from_numpy(scores.labels)), scores.certainty, rtol=1e-5
+            ):
+                self._problem(record, "certainties do not follow from the stored logits and head")
+        self.findings.recomputed += 1
+
+    def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, rerun: bool) -> None:
+        """Replay the stored images on the checkpoint, where it is present."""
+        path = self._find_checkpoint(record)
+        if path is None:
+            self.findings.absent.add(record.row.checkpoint_sha256)
+            return
+        if sha256(path) != record.row.checkpoint_sha256:
+            self._problem(record, f"checkpoint {path.name} does not have the row's SHA-256")
+            return
+        subject = self._subject(record, path)
+        logits = subject.judge(images.to(self.device)).logits.cpu().numpy()
+        gap = float(np.abs(logits - scores.logits[: len(logits)]).max())
+        if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(logits).max())):
+            self._problem(record, f"the checkpoint gives other logits for the stored images (by {gap:.3g})")
+        self.findings.replayed += 1
+        if rerun:
+            self._rerun(record, subject, scores)
+
+    def _find_checkpoint(self, record: CellRecord) -> Path | None:
+        own = self.store.checkpoint_files(record.checkpoint).chosen
+        if own.is_file():
+            return own
+        for folder in (zoo.EMBEDDED, zoo.large_zoo()):
+            for entry in zoo.entries(folder):
+                if entry.sha256 == record.row.checkpoint_sha256 and (folder / entry.file).is_file():
+                    return folder / entry.file
+        return None
+
+    def _subject(self, record: CellRecord, path: Path) -> Subject:
+        """Build the network that a cell was measured on."""
+        cell = record.cell
+        dataset = build(DataSource, restore("dataset", cell["dataset"]))
+        home = build(DataSource, restore("dataset", cell["trained_on"]))
+        rejector = build(Rejector, restore("rejector", cell["rejector"]))
+        network = build(NetworkSource, restore("network", cell["network"])).build(home.info, rejector)
+        load_weights(network, read_checkpoint(path))
+
+        def load(split: Split) -> Batch:
+            key = (str(cell["dataset"]), split)
+            if key not in self._data:
+                self._data[key] = dataset.load(split, self.roots).to(self.device)
+            return self._data[key]
+
+        return Subject(network.to(self.device), load, self.device, cast(Precision, record.row.precision), cell["limit"])
+
+    def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
+        """Attack again; on the same kind of machine every verdict comes out the same."""
+        attack = build(Attack, restore("attack", record.cell["attack"]))
+        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
+        victim = subject.victim(rejector, is_attacked=attack.is_adaptive)
+        budget = parse_cell_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
+        name = record.cell["attack"][0]
+        attacked = run_attack(subject, victim, attack, name, budget, record.row.seed, lambda done: None)
+        again = score(subject, victim, attacked)
+        threshold = float(scores.threshold)
+        flips = (again.prediction != scores.prediction) | (
+            (again.certainty >= threshold) != (scores.certainty >= threshold)
+        )
+        if flips.mean() > FLIP_TOLERANCE:
+            self._problem(record, f"repeating the attack changes {flips.sum()} of {len(flips)} verdicts")
+        self.findings.rerun += 1
+
+    def check_rows(self, cells: list[ResultRow]) -> None:
+        """Compare rows.csv with the cell files, field by field."""
+        path = self.store.root / "rows.csv"
+        try:
+            listed = read_rows(path)
+        except UseError as error:
+            self.findings.problems.append(str(error))
+            return
+        if len(listed) != len(cells):
+            self.findings.problems.append(f"rows.csv has {len(listed)} rows and there are {len(cells)} cell files")
+        for line, (found, expected) in enumerate(zip(listed, sorted(cells, key=order), strict=False), start=2):
+            for item in dataclasses.fields(ResultRow):
+                here, there = getattr(found, item.name), getattr(expected, item.name)
+                if here != there:
+                    self.findings.problems.append(
+                        f"rows.csv line {line}: {item.name} is {here!r}, its cell says {there!r}"
+                    )
+
+    def _problem(self, record: CellRecord, text: str) -> None:
+        row = record.row
+        budget = f" {row.norm}:{row.eps}" if row.eps else ""
+        self.findings.problems.append(f"{row.trained_as} {row.rejector} {row.attack}{budget} seed {row.seed}: {text}")
+
+
+def verify_folder(
+    folder: Path, roots: tuple[Path, ...], device: torch.device, *, rerun: bool, report: Report
+) -> Findings:
+    """Verify every cell of a work folder and its rows.csv."""
+    store = Store(folder)
+    if not (folder / "cells").is_dir():
+        raise UseError(f"{folder} is no work folder: it has no cells/")
+    verifier = Verifier(store, roots, device)
+    cells = store.cells()
+    with report.task(f"verifying {len(cells)} cells", len(cells)) as advance:
+        for record, row_sha256 in cells:
+            verifier.check(record, row_sha256, rerun=rerun)
+            advance(1)
+    verifier.check_rows([record.row for record, _ in cells])
+    return verifier.findings

@@ -1,0 +1,68 @@
+"""Checkpoints that come ready: those inside this package (digits), and a folder of larger ones (`results/zoo`).
+
+`index.json` beside them says of each: how it was trained, its SHA-256, the accuracy to expect, the command.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rrbench.errors import UseError
+from rrbench.files import read_json, write_json
+
+EMBEDDED = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint of a zoo."""
+
+    file: str
+    sha256: str
+    key: str  # of the training that made it
+    dataset: str
+    network: str
+    trained_as: str
+    seed: int
+    epochs: int
+    clean_accuracy: float
+    robust_accuracy: float  # under the attack that chose the epoch, on the data that chose it
+    command: str
+
+
+def large_zoo() -> Path:
+    """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo here."""
+    return Path(os.environ.get("RRBENCH_ZOO", "results/zoo"))
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Read a zoo's index; a folder without one is an empty zoo."""
+    path = folder / "index.json"
+    if not path.is_file():
+        return []
+    try:
+        return [Entry(**value) for value in cast(list[dict[str, Any]], read_json(path))]
+    except TypeError as error:
+        raise UseError(f"{path} is no zoo index of this version: {error}") from None
+
+
+def write_index(folder: Path, listed: Iterable[Entry]) -> None:
+    """Write a zoo's index, sorted by file."""
+    write_json(folder / "index.json", [asdict(entry) for entry in sorted(listed, key=lambda entry: entry.file)])
+
+
+def find(key: str) -> tuple[Path, Entry] | None:
+    """Find the embedded checkpoint of exactly this training."""
+    return next(((EMBEDDED / entry.file, entry) for entry in entries(EMBEDDED) if entry.key == key), None)
+
+
+def find_named(folder: Path, dataset: str, network: str, trained_as: str, seed: int) -> tuple[Path, Entry] | None:
+    """Find a checkpoint by what it is, whatever its recipe; the longest training wins."""
+    wanted = (dataset, network, trained_as, seed)
+    found = [
+        entry for entry in entries(folder) if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted
+    ]
+    best = max(found, key=lambda entry: entry.epochs, default=None)
+    return (folder / best.file, best) if best else None

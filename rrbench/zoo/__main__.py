@@ -1,0 +1,59 @@
+"""Makes the embedded zoo afresh: every checkpoint that the quick preset needs on digits.
+
+python -m rrbench.zoo
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from rrbench.api import prepare
+from rrbench.progress import reporter
+from rrbench.zoo import EMBEDDED, Entry, write_index
+
+COMMAND = "python -m rrbench.zoo"
+
+
+def main() -> None:
+    """Train on the CPU in a temporary folder, then replace the zoo's files and its index."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = prepare(
+            "all",
+            "clean",
+            frameworks="all",
+            dataset="digits",
+            out=folder,
+            device="cpu",
+            retrain=True,
+            report=reporter(),
+        )
+        job.runner.store.prepare()
+        made: list[tuple[Path, Entry]] = []
+        for training in job.plan.checkpoints():
+            checkpoint = job.runner.checkpoint(training)
+            facts = checkpoint.facts
+            entry = Entry(
+                file=f"{training.dataset}-{training.network}-{training.trained_as}-seed{training.seed}.safetensors",
+                sha256=checkpoint.sha256,
+                key=training.key,
+                dataset=str(training.dataset),
+                network=str(training.network),
+                trained_as=training.trained_as,
+                seed=training.seed,
+                epochs=training.recipe.epochs,
+                clean_accuracy=facts["clean_accuracy"],
+                robust_accuracy=facts["log"][facts["epoch"] - 1]["robust_accuracy"],
+                command=COMMAND,
+            )
+            made.append((checkpoint.path, entry))
+        for old in EMBEDDED.glob("*.safetensors"):
+            old.unlink()
+        for path, entry in made:
+            shutil.copyfile(path, EMBEDDED / entry.file)
+        write_index(EMBEDDED, [entry for _, entry in made])
+    sys.stderr.write(f"{len(made)} checkpoints in {EMBEDDED}\n")
+
+
+if __name__ == "__main__":
+    main()

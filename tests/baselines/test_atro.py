@@ -1,0 +1,166 @@
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from rrbench_baselines.atro import Atro, AtroTraining
+from rrbench_baselines.confidence import Confidence
+from torch import Tensor, nn
+
+from rrbench.draws import HashedDraws
+from rrbench.errors import CellError
+from rrbench.protocols import Batch, Outputs, Victim
+
+DRAWS = HashedDraws(7)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.backbone, self.norm = nn.Linear(16, 12), nn.BatchNorm1d(12)
+            self.classifier, self.head = nn.Linear(12, 3), nn.Linear(12, 1)
+
+    def running_mean(self) -> Tensor:
+        assert self.norm.running_mean is not None
+        return self.norm.running_mean.clone()
+
+    def forward(self, images: Tensor) -> Outputs:
+        features = self.norm(self.backbone(images.flatten(1))).relu()
+        return Outputs(features, self.classifier(features), self.head(features))
+
+
+def gradient_of(layer: nn.Linear) -> Tensor:
+    assert layer.weight.grad is not None
+    return layer.weight.grad.clone()
+
+
+def batch_of(size: int) -> Batch:
+    ids = torch.arange(size)
+    images = HashedDraws(1).uniform(ids, (1, 4, 4), 0)
+    images[0, 0, 0] = torch.tensor([0.0, 0.0, 1.0, 1.0])  # the range matters where the box leaves it
+    return Batch(images, ids % 3, ids)
+
+
+def outputs_of(probabilities: list[list[float]], raw: list[float]) -> Outputs:
+    return Outputs(torch.zeros(len(raw), 0), torch.tensor(probabilities).log(), torch.tensor(raw)[:, None])
+
+
+def by_definition(outputs: Outputs, labels: Tensor, cost: float, alpha: float) -> npt.NDArray[np.float64]:
+    """The larger of A and B, each written out class by class."""
+    losses = []
+    for logits, raw, label in zip(outputs.logits.tolist(), outputs.head[:, 0].tolist(), labels.tolist(), strict=True):
+        p = np.exp(logits) / np.exp(logits).sum()
+        r = math.tanh(raw)
+        u = [1 if k == label else -1 for k in range(len(p))]
+        a = np.mean([1 + alpha / 2 * (r - u[k] * p[k]) for k in range(len(p))])
+        b = cost * (1 - r / (1 - 2 * cost))
+        losses.append(max(a, b))
+    return np.array(losses)
+
+
+def test_the_max_hinge_has_the_values_worked_out_by_hand() -> None:
+    outputs = outputs_of([[0.75, 0.25], [0.75, 0.25], [0.75, 0.25]], [0.0, math.atanh(0.5), math.atanh(-0.9)])
+    labels = torch.tensor([0, 1, 0])
+    # mean of u p: +1/4 for label 0, -1/4 for label 1; A = 1 + (r - mean) / 2, B = 0.3 (1 - 2.5 r).
+    expected = torch.tensor([1 - 1 / 8, 1 + (0.5 + 0.25) / 2, 0.3 * (1 + 2.25)])
+    torch.testing.assert_close(AtroTraining().max_hinge(outputs, labels), expected)
+
+
+def test_the_max_hinge_follows_its_definition_for_any_cost_and_alpha() -> None:
+    logits = HashedDraws(2).normal(torch.arange(7), (4,), 0)
+    outputs = Outputs(torch.zeros(7, 0), logits, 2 * HashedDraws(3).normal(torch.arange(7), (1,), 0))
+    labels = torch.arange(7) % 4
+    for cost, alpha in ((0.3, 1.0), (0.1, 2.0), (0.45, 0.5)):
+        loss = AtroTraining(cost=cost, alpha=alpha).max_hinge(outputs, labels).numpy()
+        np.testing.assert_allclose(loss, by_definition(outputs, labels, cost, alpha), rtol=1e-5)
+
+
+def test_the_larger_cost_alone_has_a_slope() -> None:
+    logits = torch.tensor([[0.75, 0.25], [0.75, 0.25]], dtype=torch.float64).log().requires_grad_()
+    head = torch.tensor([[0.3], [-2.0]], dtype=torch.float64, requires_grad=True)
+    loss = AtroTraining().max_hinge(Outputs(torch.zeros(2, 0), logits, head), torch.tensor([0, 0]))
+    by_logits, by_head = torch.autograd.grad(loss.sum(), (logits, head))
+    # Accepting is dearer for the first, rejecting for the second: A falls with p of the true class, B with r.
+    assert by_head[:, 0].tolist() == pytest.approx([(1 - math.tanh(0.3) ** 2) / 2, -0.75 * (1 - math.tanh(2) ** 2)])
+    assert by_logits[0].tolist() == pytest.approx([-0.75 * 0.25 / 2, 0.75 * 0.25 / 2])
+    assert not by_logits[1].any()
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.5, 0.7, -0.1])
+def test_a_cost_outside_zero_to_one_half_is_refused(cost: float) -> None:
+    with pytest.raises(ValueError, match="cost"):
+        AtroTraining(cost=cost)
+
+
+def test_certainty_is_the_raw_output_and_does_not_tie_where_tanh_does() -> None:
+    outputs = outputs_of([[0.5, 0.5]] * 5, [-21.0, -20.0, 0.0, 20.0, 20.0])
+    certainty = Atro().certainty(outputs)
+    assert certainty.tolist() == [-21, -20, 0, 20, 20]
+    assert outputs.head.tanh().unique().numel() < certainty.unique().numel() == 4
+
+
+def test_the_loss_is_cross_entropy_plus_the_weighted_max_hinge() -> None:
+    network, batch, framework = Small().eval(), batch_of(6), AtroTraining(weight=0.7)
+    outputs = network(framework.move(network, batch, DRAWS))
+    logits, labels = outputs.logits.detach().double().numpy(), batch.labels.numpy()
+    cross_entropy = np.log(np.exp(logits).sum(1)) - logits[np.arange(6), labels]
+    expected = cross_entropy.mean() + 0.7 * by_definition(outputs, batch.labels, 0.3, 1.0).mean()
+    assert framework(Victim(network, Atro()), batch, DRAWS).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_every_part_of_the_network_receives_gradient() -> None:
+    network = Small().train()
+    AtroTraining()(Victim(network, Atro()), batch_of(8), DRAWS).backward()
+    assert gradient_of(network.head).any()
+    assert gradient_of(network.classifier).any()
+    assert gradient_of(network.backbone).any()
+
+
+def test_the_attack_stays_in_the_box_and_in_range_and_raises_the_max_hinge() -> None:
+    network, batch, framework = Small().eval(), batch_of(8), AtroTraining()
+    start, moved = framework.uniform_start(batch, DRAWS), framework.move(network, batch, DRAWS)
+    assert (moved - batch.images).abs().max().item() <= float(framework.eps) + 1e-6
+    assert moved.min().item() >= 0
+    assert moved.max().item() <= 1
+    before, after = (framework.max_hinge(network(images), batch.labels) for images in (start, moved))
+    assert (after > before).all()
+
+
+def test_the_attack_leaves_the_running_statistics_unless_told_to_train() -> None:
+    network, batch = Small().train(), batch_of(8)
+    before = network.running_mean()
+    AtroTraining().move(network, batch, DRAWS)
+    assert torch.equal(network.running_mean(), before)
+    AtroTraining(attack_mode="train").move(network, batch, DRAWS)
+    assert not torch.equal(network.running_mean(), before)
+
+
+def test_every_module_gets_its_own_mode_back_and_the_global_random_state_stays() -> None:
+    network = Small().train()
+    network.head.eval()
+    modes, state = [module.training for module in network.modules()], torch.random.get_rng_state()
+    AtroTraining()(Victim(network, Atro()), batch_of(8), DRAWS)
+    assert [module.training for module in network.modules()] == modes
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_batch_of_one_has_a_loss_and_one_certainty() -> None:
+    network, batch = Small().eval(), batch_of(1)
+    assert AtroTraining()(Victim(network, Atro()), batch, DRAWS).shape == ()
+    assert Atro().certainty(network(batch.images)).shape == (1,)
+    assert Atro().build_head(8, 3).eval()(torch.rand(1, 8)).shape == (1, 1)
+
+
+def test_a_network_without_a_head_is_refused_in_one_line() -> None:
+    def headless(images: Tensor) -> Outputs:
+        return Outputs(images.flatten(1), images.flatten(1)[:, :3], images.new_zeros(len(images), 0))
+
+    with pytest.raises(CellError, match="head"):
+        AtroTraining()(Victim(headless, Confidence()), batch_of(4), DRAWS)
+
+
+def test_a_training_image_costs_the_steps_and_one_pass() -> None:
+    assert AtroTraining().gradients_per_image() == 11

@@ -1,0 +1,588 @@
+import time
+import tracemalloc
+import warnings
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import auc as area
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from rrbench import metrics
+from rrbench.metrics import TprRule
+
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+Scored = tuple[Floats, Booleans]
+
+RULES: tuple[TprRule, ...] = get_args(TprRule)
+NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "threshold": None, "resamples": 20, "seed": 0}
+
+# Worked by hand. Right scores 5, 4, 2 and wrong scores 3, 1, then the same with ties.
+PLAIN: Scored = (np.array([5.0, 4.0, 3.0, 2.0, 1.0]), np.array([True, True, False, True, False]))
+TIED: Scored = (np.array([3.0, 3.0, 2.0, 2.0, 2.0, 1.0]), np.array([True, False, True, True, False, False]))
+
+
+def scored(most: int = 60) -> st.SearchStrategy[Scored]:
+    """Draw a few inputs on few distinct scores, so that most have ties."""
+    inputs = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=most)
+    return inputs.map(lambda pairs: (np.array([float(p[0]) for p in pairs]), np.array([p[1] for p in pairs])))
+
+
+def overlapping(inputs: int, seed: int) -> Scored:
+    """Draw continuous scores that tell right from wrong somewhat."""
+    rng = np.random.default_rng(seed)
+    correct = rng.random(inputs) < 0.6
+    return rng.normal(size=inputs) + correct, correct
+
+
+def logits_for(correct: Booleans, gap: float = 2.0) -> tuple[NDArray[np.int64], Floats]:
+    """Make labels and two-class logits that are right where asked."""
+    labels = np.arange(correct.size) % 2
+    predicted = np.where(correct, labels, 1 - labels)
+    return labels, gap * np.eye(2)[predicted]
+
+
+def accepted_by_scikit_learn(certainty: Floats, correct: Booleans) -> Booleans:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, rate, thresholds = roc_curve(correct, certainty)
+    return np.asarray(certainty > thresholds[np.abs(rate - 0.95).argmin()])
+
+
+def accuracy(certainty: Floats, correct: Booleans, rule: TprRule) -> float | None:
+    accepted = metrics.accept_at_tpr95(certainty, correct, rule)
+    return None if accepted is None else 100 * float(correct[accepted].mean())
+
+
+def ordering_metrics(certainty: Floats, correct: Booleans) -> list[float | None]:
+    """Compute all that the order of the scores decides."""
+    shares = [metrics.accept_at_tpr95(certainty, correct, rule) for rule in RULES]
+    return [
+        *(accuracy(certainty, correct, rule) for rule in RULES),
+        *(None if share is None else float(share.mean()) for share in shares),
+        metrics.auc(certainty, correct),
+        metrics.aurc(certainty, correct),
+        metrics.augrc(certainty, correct),
+        metrics.fpr95(certainty, correct),
+    ]
+
+
+# Worked by hand.
+
+
+def test_metrics_without_ties_match_hand_computed_values() -> None:
+    assert metrics.auc(*PLAIN) == pytest.approx(5 / 6)
+    assert metrics.aurc(*PLAIN) == pytest.approx((0 + 0 + 1 / 3 + 1 / 4 + 2 / 5) / 5)
+    assert metrics.augrc(*PLAIN) == pytest.approx(0.12)
+    assert metrics.fpr95(*PLAIN) == 1 / 2
+    assert metrics.deploy_threshold(*PLAIN) == 2.0
+
+
+def test_metrics_with_ties_match_hand_computed_values() -> None:
+    assert metrics.auc(*TIED) == pytest.approx(11 / 18)
+    assert metrics.aurc(*TIED) == pytest.approx((2 * 1 / 2 + 3 * 2 / 5 + 1 * 3 / 6) / 6)
+    assert metrics.augrc(*TIED) == pytest.approx(2 / 9)
+    assert metrics.fpr95(*TIED) == pytest.approx(2 / 3)
+    assert metrics.deploy_threshold(*TIED) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rule", "expected"),
+    [
+        (PLAIN, "quantile", [True, True, True, True, False]),
+        (PLAIN, "official", [True, True, True, False, False]),
+        (TIED, "quantile", [True, True, True, True, True, False]),
+        (TIED, "official", [True, True, False, False, False, False]),
+    ],
+)
+def test_both_rules_accept_the_hand_computed_inputs(inputs: Scored, rule: TprRule, expected: list[bool]) -> None:
+    accepted = metrics.accept_at_tpr95(*inputs, rule)
+    assert accepted is not None
+    assert accepted.tolist() == expected
+
+
+@pytest.mark.parametrize(("right", "rejected"), [(1, 0), (19, 0), (20, 1), (39, 1), (40, 2), (100, 5), (9980, 499)])
+def test_the_quantile_rule_rejects_a_twentieth_of_the_right_inputs_rounded_down(right: int, rejected: int) -> None:
+    accepted = metrics.accept_at_tpr95(np.arange(right, dtype=np.float64), np.ones(right, dtype=bool), "quantile")
+    assert accepted is not None
+    assert np.flatnonzero(~accepted).tolist() == list(range(rejected))
+
+
+def test_the_official_rule_looks_only_at_the_corners_of_the_curve() -> None:
+    # A hundred right inputs above ten wrong ones: the straight way up loses its vertex at 0.95, so T is the lowest
+    # right score and, accepting strictly above it, 99 remain.
+    accepted = metrics.accept_at_tpr95(np.arange(110.0, 0.0, -1.0), np.arange(110) < 100, "official")
+    assert accepted is not None
+    assert np.flatnonzero(accepted).tolist() == list(range(99))
+
+
+def test_calibration_error_matches_hand_computed_values() -> None:
+    labels = np.array([0, 1, 0])
+    logits = np.log([[0.8, 0.2], [0.8, 0.2], [0.6, 0.4]])
+    assert metrics.ece(labels, logits) == pytest.approx((2 * abs(0.8 - 0.5) + abs(0.6 - 1)) / 3)
+    assert metrics.ece(labels, logits, bins=1) == pytest.approx(2.2 / 3 - 2 / 3)
+
+
+def test_a_calibration_bin_includes_its_upper_edge() -> None:
+    logits = np.log([[0.5, 0.5], [0.75, 0.25]])
+    assert metrics.ece(np.array([1, 0]), logits, bins=2) == pytest.approx((0.5 + 0.25) / 2)
+
+
+def test_a_tie_between_logits_goes_to_the_first_class() -> None:
+    assert metrics.is_correct(np.array([0, 1]), np.zeros((2, 3))).tolist() == [True, False]
+
+
+def test_deployed_matches_hand_computed_values() -> None:
+    assert metrics.deployed(*PLAIN, threshold=3.0) == pytest.approx((200 / 3, 60.0, 80.0))
+    assert metrics.deployed(*PLAIN, threshold=3.5) == (100.0, 40.0, 100.0)
+
+
+def test_deployed_does_not_round_the_threshold_to_the_precision_of_the_scores() -> None:
+    just_below = np.array([0.7], dtype=np.float32)
+    assert float(just_below[0]) < 0.7
+    assert metrics.deployed(just_below, np.array([True]), threshold=0.7).coverage == 0.0
+
+
+# Against scikit-learn and slow definitions.
+
+
+@settings(deadline=None, max_examples=150)
+@given(scored())
+def test_the_official_rule_agrees_with_scikit_learn(inputs: Scored) -> None:
+    certainty, correct = inputs
+    accepted = metrics.accept_at_tpr95(certainty, correct, "official")
+    if not correct.any():
+        assert accepted is None
+        return
+    expected = accepted_by_scikit_learn(certainty, correct)
+    assert (accepted is None) == (not expected.any())
+    assert accepted is None or (accepted == expected).all()
+
+
+@pytest.mark.parametrize("inputs", [3, 200, 5000])
+def test_the_official_rule_agrees_with_scikit_learn_on_continuous_scores(inputs: int) -> None:
+    certainty, correct = overlapping(inputs, seed=inputs)
+    accepted = metrics.accept_at_tpr95(certainty, correct, "official")
+    assert accepted is not None
+    assert (accepted == accepted_by_scikit_learn(certainty, correct)).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(scored())
+def test_the_quantile_rule_agrees_with_its_definition(inputs: Scored) -> None:
+    certainty, correct = inputs
+    right = sorted(certainty[correct].tolist())
+    accepted = metrics.accept_at_tpr95(certainty, correct, "quantile")
+    if not right:
+        assert accepted is None
+        assert metrics.deploy_threshold(certainty, correct) is None
+        return
+    threshold = right[len(right) // 20]
+    assert accepted is not None
+    assert (accepted == (certainty >= threshold)).all()
+    assert metrics.deploy_threshold(certainty, correct) == threshold
+
+
+@settings(deadline=None, max_examples=100)
+@given(scored())
+def test_auc_and_fpr95_agree_with_scikit_learn(inputs: Scored) -> None:
+    certainty, correct = inputs
+    if correct.all() or not correct.any():
+        assert metrics.auc(certainty, correct) is None
+        assert metrics.fpr95(certainty, correct) is None
+        return
+    assert metrics.auc(certainty, correct) == pytest.approx(roc_auc_score(correct, certainty))
+    wrong_rate, right_rate, _ = roc_curve(correct, certainty, drop_intermediate=False)
+    assert metrics.fpr95(certainty, correct) == pytest.approx(wrong_rate[right_rate > 0.95 - 1e-9].min())
+
+
+@settings(deadline=None, max_examples=100)
+@given(scored())
+def test_aurc_is_the_mean_risk_of_accepting_down_to_each_input(inputs: Scored) -> None:
+    certainty, correct = inputs
+    risks = [1 - correct[certainty >= lowest].mean() for lowest in certainty]
+    assert metrics.aurc(certainty, correct) == pytest.approx(np.mean(risks))
+
+
+@settings(deadline=None, max_examples=100)
+@given(scored())
+def test_augrc_is_the_trapezoid_over_distinct_scores(inputs: Scored) -> None:
+    certainty, correct = inputs
+    accepted = [certainty > certainty.max(), *(certainty >= lowest for lowest in np.unique(certainty)[::-1])]
+    expected = area([a.mean() for a in accepted], [(a & ~correct).mean() for a in accepted])
+    assert metrics.augrc(certainty, correct) == pytest.approx(expected)
+
+
+@settings(deadline=None, max_examples=100)
+@given(scored())
+def test_augrc_follows_from_auc_and_accuracy(inputs: Scored) -> None:
+    certainty, correct = inputs
+    auc, right = metrics.auc(certainty, correct), correct.mean()
+    misranked = 0.0 if auc is None else (1 - auc) * right * (1 - right)
+    assert metrics.augrc(certainty, correct) == pytest.approx(misranked + (1 - right) ** 2 / 2)
+
+
+def test_calibration_error_agrees_with_a_loop_over_bins() -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = 2 * rng.normal(size=(500, 4)), rng.integers(4, size=500)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    expected = 0.0
+    for low in range(15):
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+        if inside.any():
+            expected += inside.mean() * abs(confidence[inside].mean() - correct[inside].mean())
+    assert metrics.ece(labels, logits) == pytest.approx(expected)
+
+
+def test_the_two_rules_nearly_agree_on_many_continuous_scores() -> None:
+    differences = []
+    for seed in range(40):
+        inputs = overlapping(10_000, seed)
+        quantile, official = accuracy(*inputs, "quantile"), accuracy(*inputs, "official")
+        assert quantile is not None
+        assert official is not None
+        differences.append(abs(quantile - official))
+    # Not always: the nearest corner of the curve may lie some inputs away.
+    assert np.quantile(differences, 0.9) < 0.03
+    assert max(differences) < 0.1
+
+
+# Properties.
+
+
+@settings(deadline=None, max_examples=50)
+@given(scored(), st.randoms(use_true_random=False))
+def test_the_order_of_the_inputs_does_not_matter(inputs: Scored, random: Any) -> None:
+    certainty, correct = inputs
+    order = list(range(certainty.size))
+    random.shuffle(order)
+    assert ordering_metrics(certainty[order], correct[order]) == ordering_metrics(certainty, correct)
+
+
+@settings(deadline=None, max_examples=50)
+@given(scored())
+def test_a_monotone_transform_of_the_scores_changes_nothing(inputs: Scored) -> None:
+    certainty, correct = inputs
+    expected = ordering_metrics(certainty, correct)
+    for transformed in (np.exp(certainty), -1 / (1 + certainty), certainty**3 - 100):
+        assert ordering_metrics(transformed, correct) == expected
+
+
+@settings(deadline=None, max_examples=50)
+@given(scored(), st.floats(-1, 9))
+def test_every_metric_keeps_to_its_range(inputs: Scored, threshold: float) -> None:
+    certainty, correct = inputs
+    labels, logits = logits_for(correct)
+    everyone = np.ones(correct.size, dtype=bool)
+    measured = metrics.measure(
+        labels, logits, certainty, rule="quantile", threshold=threshold, deploy_mask=everyone, resamples=20, seed=0
+    )
+    percentages = {name for name in measured._fields if name.startswith(("acc_", "coverage_", "deploy_"))}
+    for name, value in measured._asdict().items():
+        if value is not None and name not in {"deploy_threshold", "deploy_n"}:
+            assert 0 <= value <= (100 if name in percentages else 1), name
+    assert measured.augrc is not None
+    assert measured.augrc <= 0.5
+    for low, high in [(measured.acc_tpr95_low, measured.acc_tpr95_high), (measured.auc_low, measured.auc_high)]:
+        assert (low is None) == (high is None)
+        assert low is None or high is None or low <= high
+
+
+@settings(deadline=None, max_examples=50)
+@given(scored())
+def test_turning_the_scores_round_turns_auc_round(inputs: Scored) -> None:
+    certainty, correct = inputs
+    auc, turned = metrics.auc(certainty, correct), metrics.auc(-certainty, correct)
+    assert (auc is None and turned is None) or (auc is not None and turned == pytest.approx(1 - auc))
+
+
+# Degenerate inputs.
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rule", RULES)
+def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
+    wrong = np.zeros(4, dtype=bool)
+    labels, logits = logits_for(wrong)
+    measured = metrics.measure(
+        labels, logits, np.arange(4.0), rule=rule, threshold=2.0, deploy_mask=~wrong, resamples=50, seed=0
+    )
+    confidence = 1 / (1 + np.exp(-2))
+    defined = {name: value for name, value in measured._asdict().items() if value is not None}
+    assert defined == {
+        "acc_all": 0.0,
+        "deploy_threshold": 2.0,
+        "deploy_n": 4,
+        "deploy_acc": 0.0,
+        "deploy_coverage": 50.0,
+        "deploy_robust": 50.0,
+        "aurc": 1.0,
+        "augrc": 0.5,
+        "ece": pytest.approx(confidence),
+    }
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("rule", "coverage"), [("quantile", 100.0), ("official", 75.0)])
+def test_all_inputs_right_leaves_only_what_is_defined(rule: TprRule, coverage: float) -> None:
+    right = np.ones(4, dtype=bool)
+    labels, logits = logits_for(right)
+    measured = metrics.measure(
+        labels, logits, np.arange(4.0), rule=rule, threshold=None, deploy_mask=right, resamples=50, seed=0
+    )
+    defined = {name: value for name, value in measured._asdict().items() if value is not None}
+    assert defined == {
+        "acc_all": 100.0,
+        "acc_tpr95": 100.0,
+        "coverage_tpr95": coverage,
+        "acc_tpr95_low": 100.0,
+        "acc_tpr95_high": 100.0,
+        "aurc": 0.0,
+        "augrc": 0.0,
+        "ece": pytest.approx(1 - 1 / (1 + np.exp(-2))),
+    }
+
+
+@pytest.mark.filterwarnings("error")
+def test_constant_scores_tell_nothing_apart() -> None:
+    certainty, correct = np.full(10, 0.7), np.arange(10) < 6
+    assert accuracy(certainty, correct, "quantile") == pytest.approx(60)
+    assert accuracy(certainty, correct, "official") is None
+    assert metrics.auc(certainty, correct) == 0.5
+    assert metrics.aurc(certainty, correct) == pytest.approx(0.4)
+    assert metrics.augrc(certainty, correct) == pytest.approx(0.2)
+    assert metrics.fpr95(certainty, correct) == 1.0
+    assert metrics.bootstrap(certainty, correct, "official", 50, seed=0).acc_tpr95 is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_single_input_can_be_measured(rule: TprRule, is_right: bool) -> None:
+    correct = np.array([is_right])
+    labels, logits = logits_for(correct)
+    measured = metrics.measure(
+        labels, logits, np.array([0.3]), rule=rule, threshold=0.5, deploy_mask=correct, resamples=5, seed=0
+    )
+    assert measured.acc_tpr95 == (100.0 if is_right and rule == "quantile" else None)
+    assert measured.deploy_n == int(is_right)
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_certainties_are_ordered_like_any_others() -> None:
+    infinite = np.array([np.inf, np.inf, 1.0, 0.0, -np.inf, -np.inf])
+    finite = np.array([9.0, 9.0, 1.0, 0.0, -9.0, -9.0])
+    correct = np.array([True, False, True, False, True, False])
+    assert ordering_metrics(infinite, correct) == ordering_metrics(finite, correct)
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_logits_leave_only_the_calibration_error_undefined() -> None:
+    labels = np.array([0, 1])
+    assert metrics.ece(labels, np.array([[np.inf, 0.0], [0.0, 1.0]])) is None
+    assert metrics.is_correct(labels, np.array([[np.inf, 0.0], [0.0, 1.0]])).all()
+    assert metrics.ece(labels, np.array([[0.0, -np.inf], [-np.inf, 0.0]])) == 0.0
+
+
+@pytest.mark.parametrize(("place", "name"), [("certainty", "certainties"), ("logits", "logits")])
+def test_a_nan_is_an_error_that_names_its_place(place: str, name: str) -> None:
+    correct = np.array([True, False, True])
+    labels, logits = logits_for(correct)
+    inputs: dict[str, Any] = {"certainty": np.arange(3.0), "logits": logits}
+    inputs[place][1] = np.nan
+    with pytest.raises(ValueError, match="NaN among the " + name):
+        metrics.measure(labels, **inputs, deploy_mask=correct, **NOTHING_DEPLOYED)
+
+
+def test_no_inputs_or_inputs_that_do_not_fit_together_are_errors() -> None:
+    nothing, none = np.empty(0), np.empty(0, dtype=bool)
+    for metric in (metrics.auc, metrics.aurc, metrics.augrc, metrics.fpr95, metrics.deploy_threshold):
+        with pytest.raises(ValueError, match="no inputs"):
+            metric(nothing, none)
+        with pytest.raises(ValueError, match="shape"):
+            metric(np.ones(3), np.ones(2, dtype=bool))
+        with pytest.raises(ValueError, match="bool"):
+            metric(np.ones(3), np.ones(3, dtype=np.int64))
+    with pytest.raises(ValueError, match="no inputs"):
+        metrics.deployed(nothing, none, threshold=0.0)
+    with pytest.raises(ValueError, match="threshold is NaN"):
+        metrics.deployed(np.ones(3), np.ones(3, dtype=bool), threshold=np.nan)
+    with pytest.raises(ValueError, match="no inputs"):
+        metrics.ece(np.empty(0, dtype=np.int64), np.empty((0, 3)))
+    with pytest.raises(ValueError, match="shape"):
+        metrics.ece(np.zeros(2, dtype=np.int64), np.zeros((3, 3)))
+    labels, logits = logits_for(np.ones(3, dtype=bool))
+    with pytest.raises(ValueError, match="deploy_mask"):
+        metrics.measure(labels, logits, np.ones(3), deploy_mask=np.ones(2, dtype=bool), **NOTHING_DEPLOYED)
+
+
+# Resampling.
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("inputs", [TIED, overlapping(150, seed=1)])
+def test_bootstrap_measures_each_draw_exactly(inputs: Scored, rule: TprRule) -> None:
+    certainty, correct = inputs
+    draws = np.random.default_rng(7).integers(certainty.size, size=(60, certainty.size))
+    accuracies = [accuracy(certainty[draw], correct[draw], rule) for draw in draws]
+    aucs = [metrics.auc(certainty[draw], correct[draw]) for draw in draws]
+    intervals = metrics.bootstrap(certainty, correct, rule, resamples=60, seed=7)
+    for interval, values in [(intervals.acc_tpr95, accuracies), (intervals.auc, aucs)]:
+        expected = np.percentile([value for value in values if value is not None], [2.5, 97.5])
+        assert interval == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_bootstrap_agrees_with_an_independent_resampling_loop(rule: TprRule) -> None:
+    certainty, correct = overlapping(300, seed=2)
+    rng = np.random.default_rng(3)
+    accuracies, aucs = [], []
+    for _ in range(1000):
+        draw = rng.choice(certainty.size, certainty.size)
+        right, wrong = np.sort(certainty[draw][correct[draw]]), certainty[draw][~correct[draw]]
+        if rule == "quantile":
+            accepted = certainty[draw] >= right[right.size // 20]
+        else:
+            accepted = accepted_by_scikit_learn(certainty[draw], correct[draw])
+        accuracies.append(100 * correct[draw][accepted].mean())
+        aucs.append((right[:, None] > wrong).mean())  # the scores are continuous: no tie between right and wrong
+    intervals = metrics.bootstrap(certainty, correct, rule, resamples=2000, seed=4)
+    for interval, values in [(intervals.acc_tpr95, accuracies), (intervals.auc, aucs)]:
+        assert interval == pytest.approx(np.percentile(values, [2.5, 97.5]), abs=0.25 * np.std(values))
+
+
+def test_bootstrap_does_not_depend_on_how_many_draws_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = overlapping(101, seed=5)
+    at_once = metrics.bootstrap(*inputs, "quantile", resamples=50, seed=0)
+    monkeypatch.setattr(metrics, "_DRAWN_AT_ONCE", 707)
+    assert metrics.bootstrap(*inputs, "quantile", resamples=50, seed=0) == at_once
+
+
+def test_bootstrap_follows_its_seed() -> None:
+    inputs = overlapping(200, seed=6)
+    first, again, other = (metrics.bootstrap(*inputs, "quantile", resamples=50, seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_an_interval_needs_half_of_the_draws_to_be_defined() -> None:
+    # One right and one wrong input: auc is defined exactly in the draws that hold both.
+    certainty, correct = np.array([1.0, 0.0]), np.array([True, False])
+    seen = set()
+    for seed in range(20):
+        draws = np.random.default_rng(seed).integers(2, size=(10, 2))
+        is_enough = bool((draws[:, 0] != draws[:, 1]).mean() >= 0.5)
+        interval = metrics.bootstrap(certainty, correct, "quantile", resamples=10, seed=seed).auc
+        assert interval == ((1.0, 1.0) if is_enough else None)
+        seen.add(is_enough)
+    assert seen == {True, False}
+
+
+def test_no_resamples_give_no_intervals() -> None:
+    assert metrics.bootstrap(*PLAIN, "quantile", resamples=0, seed=0) == (None, None)
+
+
+def test_bootstrap_of_ten_thousand_inputs_is_fast_and_small() -> None:
+    inputs = overlapping(10_000, seed=8)
+    start = time.process_time()
+    metrics.bootstrap(*inputs, "quantile", resamples=1000, seed=0)
+    assert time.process_time() - start < 2
+    tracemalloc.start()
+    metrics.bootstrap(*inputs, "quantile", resamples=1000, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6
+
+
+# Controls, and the row as a whole.
+
+
+def test_a_random_score_has_auc_one_half_within_its_interval() -> None:
+    rng = np.random.default_rng(0)
+    interval = metrics.bootstrap(rng.random(3000), rng.random(3000) < 0.6, "quantile", resamples=500, seed=0).auc
+    assert interval is not None
+    low, high = interval
+    assert low < 0.5 < high
+    assert high - low < 0.06
+
+
+def test_rejecting_everything_is_robust_and_covers_nothing() -> None:
+    certainty, correct = overlapping(100, seed=9)
+    assert metrics.deployed(certainty, correct, threshold=certainty.max() + 1) == (None, 0.0, 100.0)
+
+
+def test_accepting_everything_is_as_robust_as_accurate() -> None:
+    certainty, correct = overlapping(100, seed=9)
+    share = 100 * correct.mean()
+    assert metrics.deployed(certainty, correct, threshold=certainty.min()) == pytest.approx((share, 100.0, share))
+
+
+def test_the_fields_stand_in_the_order_of_the_csv_file() -> None:
+    assert " ".join(metrics.Metrics._fields) == (
+        "acc_all acc_tpr95 auc coverage_tpr95 acc_tpr95_low acc_tpr95_high auc_low auc_high "
+        "deploy_threshold deploy_n deploy_acc deploy_coverage deploy_robust aurc augrc fpr95 ece"
+    )
+
+
+def test_measure_fills_every_field() -> None:
+    certainty, correct = PLAIN
+    labels, logits = logits_for(correct)
+    deploy_mask = np.array([True, True, True, True, False])
+    measured = metrics.measure(
+        labels, logits, certainty, rule="quantile", threshold=3.0, deploy_mask=deploy_mask, resamples=200, seed=1
+    )
+    intervals = metrics.bootstrap(certainty, correct, "quantile", resamples=200, seed=1)
+    assert intervals.acc_tpr95 is not None
+    assert intervals.auc is not None
+    assert measured._asdict() == {
+        "acc_all": 60.0,
+        "acc_tpr95": 75.0,
+        "auc": pytest.approx(5 / 6),
+        "coverage_tpr95": 80.0,
+        "acc_tpr95_low": intervals.acc_tpr95[0],
+        "acc_tpr95_high": intervals.acc_tpr95[1],
+        "auc_low": intervals.auc[0],
+        "auc_high": intervals.auc[1],
+        "deploy_threshold": 3.0,
+        "deploy_n": 4,
+        "deploy_acc": pytest.approx(200 / 3),
+        "deploy_coverage": 75.0,
+        "deploy_robust": 75.0,
+        "aurc": pytest.approx(59 / 300),
+        "augrc": pytest.approx(0.12),
+        "fpr95": 0.5,
+        "ece": pytest.approx(1 / (1 + np.exp(-2)) - 0.6),
+    }
+
+
+def test_measure_uses_the_official_rule_when_asked() -> None:
+    certainty, correct = PLAIN
+    labels, logits = logits_for(correct)
+    measured = metrics.measure(
+        labels, logits, certainty, rule="official", threshold=None, deploy_mask=correct, resamples=0, seed=0
+    )
+    assert measured.acc_tpr95 == pytest.approx(200 / 3)
+    assert measured.coverage_tpr95 == 60.0
+
+
+def test_measured_numbers_are_plain_python_numbers() -> None:
+    certainty, correct = overlapping(50, seed=10)
+    labels, logits = logits_for(correct)
+    measured = metrics.measure(
+        labels,
+        logits.astype(np.float32),
+        certainty.astype(np.float32),
+        rule="official",
+        threshold=0.0,
+        deploy_mask=correct,
+        resamples=20,
+        seed=0,
+    )
+    kinds = {name: type(value) for name, value in measured._asdict().items()}
+    assert kinds.pop("deploy_n") is int
+    assert set(kinds.values()) == {float}
