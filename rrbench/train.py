@@ -174,7 +174,9 @@ def _save_resume(state: State, path: Path, training: Training) -> None:
     tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
     for name, parameter in state.network.named_parameters():
-        tensors[f"momentum.{name}"] = state.optimizer.state[parameter]["momentum_buffer"]
+        # A parameter that the loss never reaches has no momentum.
+        if "momentum_buffer" in state.optimizer.state[parameter]:
+            tensors[f"momentum.{name}"] = state.optimizer.state[parameter]["momentum_buffer"]
     write_checkpoint(
         path,
         tensors,
@@ -200,7 +202,8 @@ def _resume(state: State, path: Path, training: Training) -> None:
         parts[part][rest] = tensor.to(device)
     state.network.load_state_dict(parts["network"])
     for name, parameter in state.network.named_parameters():
-        state.optimizer.state[parameter]["momentum_buffer"] = parts["momentum"][name]
+        if name in parts["momentum"]:
+            state.optimizer.state[parameter]["momentum_buffer"] = parts["momentum"][name]
     state.best = parts["best"]
     state.epoch, state.log = facts["epoch"], facts["log"]
     state.best_epoch, state.best_score = facts["best_epoch"], facts["best_score"]

@@ -41,7 +41,9 @@ def to_batch(arrays: Arrays, first_id: int) -> Batch:
 def cifar_info(classes: int) -> DataInfo:
     """Return the constants of CIFAR-10, which the paper uses for CIFAR-100 too."""
     mean, std = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
-    return DataInfo(classes, SHAPE, mean, std, pad=4, flip=True)
+    return DataInfo(
+        classes, SHAPE, mean, std, train_size=50_000, calibration_size=1_000, test_size=10_000, pad=4, flip=True
+    )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ SEVERITIES = 5
 
 @dataclass(frozen=True)
 class Cifar10C(Located):
-    """One corruption, at one severity or all five; ids are positions in the file."""
+    """One corruption, at one severity or all five; ids are positions of the clean images."""
 
     info = cifar_info(10)
     trains_as = "cifar10"
@@ -63,7 +63,9 @@ class Cifar10C(Located):
         arrays, size = self._read(self._folder(roots), self.corruption), self.clean.layout.test
         severities = range(1, SEVERITIES + 1) if self.severity is None else [self.severity]
         chosen = slice((severities[0] - 1) * size, severities[-1] * size)
-        return to_batch(Arrays(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen]), chosen.start)
+        batch = to_batch(Arrays(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen]), chosen.start)
+        # The clean image's position: one that calibrates a threshold must not be judged by it when corrupted.
+        return batch._replace(ids=batch.ids % size)
 
     @classmethod
     def _read(cls, folder: Path, corruption: str) -> Arrays:

@@ -17,7 +17,15 @@ _BOUNDS = {"train": slice(0, 1077), "calibration": slice(1077, 1437), "test": sl
 class Digits(Located):
     """Real handwriting that needs no download; the default."""
 
-    info = DataInfo(classes=10, shape=(1, 8, 8), mean=(0.3049,), std=(0.3757,))  # measured on the training split
+    info = DataInfo(
+        classes=10,
+        shape=(1, 8, 8),
+        mean=(0.3049,),  # as std, measured on the training split
+        std=(0.3757,),
+        train_size=1077,
+        calibration_size=360,
+        test_size=360,
+    )
     about = "1,797 handwritten digits of 8x8 pixels; no download"
 
     def load(self, split: Split, roots: tuple[Path, ...] = ()) -> Batch:

@@ -1,10 +1,14 @@
 """The training frameworks: one framework, one small file; this table is the whole list."""
 
+from rrbench.frameworks.ccat import Ccat
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
+from rrbench.frameworks.trades import Trades
 from rrbench.protocols import FrameworkTable
 
 FRAMEWORKS: FrameworkTable = {
     "standard": Standard,
     "pgd-at": PgdAt,
+    "trades": Trades,
+    "ccat": Ccat,
 }

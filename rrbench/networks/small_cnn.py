@@ -10,7 +10,7 @@ from rrbench.protocols import DataInfo, NetworkSource, Rejector
 
 @dataclass(frozen=True)
 class SmallCnn(NetworkSource):
-    """Three convolutions of width, 2 width and 4 width channels, and an average."""
+    """Three convolutions of width, 2 width and 4 width channels, the last two with stride 2, and an average."""
 
     about = "three convolutions, about 24 thousand parameters at width 16"
 
@@ -20,14 +20,14 @@ class SmallCnn(NetworkSource):
         """Build it in PyTorch's default initialisation."""
         width = self.width
         backbone = nn.Sequential(
-            *_layer(info.shape[0], width),
-            *_layer(width, 2 * width),
-            nn.MaxPool2d(2, ceil_mode=True),  # ceil: an image of one pixel is still an image
-            *_layer(2 * width, 4 * width),
+            *_layer(info.shape[0], width, stride=1),
+            *_layer(width, 2 * width, stride=2),
+            *_layer(2 * width, 4 * width, stride=2),
             GlobalAverage(),
         )
         return Composed(info, backbone, 4 * width, rejector)
 
 
-def _layer(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+def _layer(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+    return convolution, nn.BatchNorm2d(outputs), nn.ReLU()

@@ -4,13 +4,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from rrbench_baselines.atro import Atro, AtroTraining
-from rrbench_baselines.confidence import Confidence
 from torch import Tensor, nn
 
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Outputs, Victim
+from rrbench_baselines.atro import Atro, AtroTraining
+from rrbench_baselines.confidence import Confidence
 
 DRAWS = HashedDraws(7)
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from rrbench_baselines.carl import Carl, CarlTraining, abstain_loss
-from rrbench_baselines.confidence import Confidence
 from torch import Tensor, nn
 
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Outputs, Victim
+from rrbench_baselines.carl import Carl, CarlTraining, abstain_loss
+from rrbench_baselines.confidence import Confidence
 
 DRAWS = HashedDraws(7)
 STEADY = CarlTraining(attack_mode="eval")  # the network under test stands still

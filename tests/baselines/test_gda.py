@@ -4,8 +4,6 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from rrbench_baselines import references
-from rrbench_baselines.gda import Gda, GdaStar, Gmm, Inverse
 from safetensors.torch import load_file, save_file
 from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 from sklearn.covariance import EmpiricalCovariance
@@ -14,6 +12,8 @@ from torch.nn import functional as F
 
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs
+from rrbench_baselines import references
+from rrbench_baselines.gda import Gda, GdaStar, Gmm, Inverse
 
 ALL = pytest.mark.parametrize("kind", [Gda, GdaStar, Gmm])
 INVERSES = pytest.mark.parametrize("inverse", get_args(Inverse))

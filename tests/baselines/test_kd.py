@@ -4,8 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rrbench_baselines import references
-from rrbench_baselines.kd import Kd
 from safetensors.torch import load_file, save_file
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
@@ -13,6 +11,8 @@ from torch.nn import functional as F
 
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs
+from rrbench_baselines import references
+from rrbench_baselines.kd import Kd
 
 
 def says(features: Tensor, predicted: Tensor | list[int], classes: int) -> Outputs:

@@ -5,9 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rrbench_baselines import references
-from rrbench_baselines.lid import Lid
-from rrbench_baselines.references import squared_distances
 from safetensors.torch import load_file, save_file
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
@@ -15,6 +12,9 @@ from torch.nn import functional as F
 
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs
+from rrbench_baselines import references
+from rrbench_baselines.lid import Lid
+from rrbench_baselines.references import squared_distances
 
 
 def says(features: Tensor, predicted: Tensor | list[int] | None = None, classes: int = 2) -> Outputs:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from rrbench_baselines.snet import Snet
 from torch import Tensor
 
 from rrbench.protocols import Outputs
+from rrbench_baselines.snet import Snet
 
 ZERO = torch.zeros(())
 

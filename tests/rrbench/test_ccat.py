@@ -7,14 +7,14 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from rrbench_baselines.confidence import Confidence
-from rrbench_baselines.rr import RR
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.draws import HashedDraws
 from rrbench.frameworks.ccat import Ccat, wrong_confidence
 from rrbench.protocols import Batch, Outputs, Victim
+from rrbench_baselines.confidence import Confidence
+from rrbench_baselines.rr import RR
 
 DRAWS = HashedDraws(7)
 RELEASED = Ccat(attack_mode="eval")  # the network under test stands still

@@ -25,7 +25,7 @@ class TinyCifar10(Cifar10):
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("RRBENCH_DATA", raising=False)
-    monkeypatch.setitem(DATASETS, "cifar10", TinyCifar10)  # type: ignore[arg-type]
+    monkeypatch.setitem(DATASETS, "cifar10", TinyCifar10)
     monkeypatch.setattr(download, "_official", unreachable)
 
 
@@ -185,6 +185,7 @@ def test_only_what_can_be_downloaded_is_got(tmp_path: Path) -> None:
     assert "cifar10, cifar100" in refuse("get", "digits", "--data-dir", tmp_path)
 
 
+@pytest.mark.slow  # importing torchvision is
 def test_torchvision_knows_the_official_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("torchvision.datasets")
     monkeypatch.undo()

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from rrbench_baselines.confidence import Confidence
-from rrbench_baselines.rr import RR
 from torch import Tensor, nn
 
 from rrbench.draws import HashedDraws
 from rrbench.frameworks.trades import Trades, divergence
 from rrbench.protocols import Batch, Outputs, Victim
+from rrbench_baselines.confidence import Confidence
+from rrbench_baselines.rr import RR
 
 DRAWS = HashedDraws(7)
 
