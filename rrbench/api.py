@@ -19,12 +19,13 @@ from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision
 from rrbench.errors import CellError, UseError
-from rrbench.evaluation import Subject, metrics_of, run_attack, score
+from rrbench.evaluation import Subject, metrics_of, notes, run_attack, score
+from rrbench.modes import mode
 from rrbench.names import parse_budget, split_list
 from rrbench.networks.wrapped import check_network, wrap
-from rrbench.plan import Plan, Request, make_plan
+from rrbench.plan import Plan, Request, make_plan, variants
 from rrbench.progress import Report, Silent
-from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector, Split
+from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector
 from rrbench.registry import build, choose, expand
 from rrbench.rows import COLUMNS, ResultRow
 from rrbench.runner import Runner
@@ -177,10 +178,9 @@ def evaluate(
     calibration_data: Data | None = None,
     seed: int = 0,
     preset: str = "quick",
-    device: str = "auto",
     precision: str = "fp32",
 ) -> pd.DataFrame:
-    """Measure your own network and rejector under one attack and return one row.
+    """Measure your own network and rejector under an attack; one row, or one for each objective of `adaptive`.
 
     `network` takes images in [0, 1] and returns logits, (features, logits) or Outputs; its mode and its parameters'
     flags are left as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher =
@@ -191,8 +191,9 @@ def evaluate(
     >>> rrbench.evaluate(model, "confidence", "pgd100", (images, labels), budget="linf:8/255")  # doctest: +SKIP
     """
     config = load_preset(preset)
-    found = find_device(device)
-    network = wrap(network).to(found)
+    network = wrap(network)
+    # Where the network is, the work is done: moving a user's network would leave it moved.
+    found = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     splits = {"test": data, "train": fit_data, "calibration": calibration_data}
     batches: dict[str, Batch | None] = {
         split: None if given is None else _batch(given, is_calibration=split == "calibration").to(found)
@@ -204,47 +205,45 @@ def evaluate(
     for split, batch in batches.items():
         if batch is not None:
             check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
-    check_network(network, test.at(slice(2)), classes)
-    chosen_rejector, rejector_name = _rejector(rejector, config)
-    chosen_attack, attack_name, label = _attack(attack, config)
-    chosen_budget = _budget(budget, chosen_attack, label)
-
-    def load(split: Split) -> Batch | None:
-        return batches[split]
-
-    subject = Subject(network, load, found, find_precision(precision, found))
-    try:
-        victim = subject.victim(chosen_rejector, is_attacked=chosen_attack.is_adaptive)
-        attacked = run_attack(subject, victim, chosen_attack, attack_name, chosen_budget, seed, lambda done: None)
-        scores = score(subject, victim, attacked)
-    except CellError as error:
-        raise UseError(str(error)) from None
-    metrics = metrics_of(scores, config.metrics.tpr_rule, config.metrics.resamples, seed)
-    has_budget = bool(chosen_attack.norms)
-    row = ResultRow(
-        dataset="own data",
-        network=type(_inner(network)).__name__,
-        framework="",
-        trained_as="",
-        rejector=rejector_name,
-        attack=label,
-        norm=chosen_budget.norm if has_budget else "",
-        eps=str(chosen_budget.radius) if has_budget and chosen_budget.radius is not None else "",
-        seed=seed,
-        preset=preset,
-        n=test.size,
-        **metrics._asdict(),
-        note="the network is random: two passes over the same inputs differ" if subject.is_random() else "",
-        settings=repr((chosen_rejector, chosen_attack)),
-        seconds=round(attacked.seconds, 3),
-        gradients=round(attacked.gradients, 3),
-        device=describe(found),
-        precision=subject.precision,
-        data_sha256=fingerprint(test),
-        version=provenance.version(),
-        commit=provenance.commit(),
-    )
-    return to_frame([row])
+    subject = Subject(network, lambda split: batches[split], found, find_precision(precision, found))
+    chosen, name = _rejector(rejector, config)
+    rows = []
+    for chosen_attack, attack_name, label in _attacks(attack, config):
+        area = _budget(budget, chosen_attack, label)
+        try:
+            victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
+            attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None)
+            scores = score(subject, victim, attacked)
+        except CellError as error:
+            raise UseError(str(error)) from None
+        metrics = metrics_of(scores, config.metrics.tpr_rule, config.metrics.resamples, seed)
+        has_budget = bool(chosen_attack.norms)
+        rows.append(
+            ResultRow(
+                dataset="own data",
+                network=type(_inner(network)).__name__,
+                framework="",
+                trained_as="",
+                rejector=name,
+                attack=label,
+                norm=area.norm if has_budget else "",
+                eps=str(area.radius) if has_budget and area.radius is not None else "",
+                seed=seed,
+                preset=preset,
+                n=test.size,
+                **metrics._asdict(),
+                note=notes(subject, chosen),
+                settings=repr((chosen, chosen_attack)),
+                seconds=round(attacked.seconds, 3),
+                gradients=round(attacked.gradients, 3),
+                device=describe(found),
+                precision=subject.precision,
+                data_sha256=fingerprint(test),
+                version=provenance.version(),
+                commit=provenance.commit(),
+            )
+        )
+    return to_frame(rows)
 
 
 def _inner(network: nn.Module) -> nn.Module:
@@ -267,14 +266,12 @@ def _batch(data: Data, *, is_calibration: bool) -> Batch:
 
 
 def _count_classes(network: nn.Module, test: Batch) -> int:
+    """Return the number of logits; images that no network could take are left for `check_batch` to refuse."""
     if test.images.dim() != 4 or not len(test.images):
-        return 1  # check_batch will say what is wrong
-    with torch.no_grad():
-        was_training = network.training
-        try:
-            return int(network.eval()(test.images[:1].float()).logits.shape[1])
-        finally:
-            network.train(was_training)
+        return 1
+    check_network(network, test.at(slice(2)), None)
+    with mode(network, "eval"), torch.no_grad():
+        return int(network(test.images[:2]).logits.shape[1])
 
 
 def _rejector(given: str | Rejector | Callable[[Outputs], Tensor], config: Config) -> tuple[Rejector, str]:
@@ -289,11 +286,14 @@ def _rejector(given: str | Rejector | Callable[[Outputs], Tensor], config: Confi
     raise UseError(f"a rejector is a name, a Rejector or a function, not {type(given).__name__}")
 
 
-def _attack(given: str | Attack, config: Config) -> tuple[Attack, str, str]:
+def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str]]:
+    """Return (attack, its name, its label): several where a name such as `adaptive` stands for several."""
     if isinstance(given, Attack):
-        return given, type(given).__name__.lower(), repr(given)
-    choice = choose("attack", expand("attack", given), config, "")
-    return build(Attack, choice), choice.name, str(choice)
+        return [(given, type(given).__name__.lower(), repr(given))]
+    if not isinstance(given, str):
+        raise UseError(f"an attack is a name or an Attack, not {type(given).__name__}")
+    choices = [choose("attack", text, config, "") for text in variants(expand("attack", given))]
+    return [(build(Attack, choice), choice.name, str(choice)) for choice in choices]
 
 
 def _budget(given: str | Budget | None, attack: Attack, label: str) -> Budget:

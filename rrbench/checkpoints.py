@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, first_line
 from rrbench.files import sha256, write_bytes
 
 
@@ -44,7 +44,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             facts = json.loads((file.metadata() or {}).get("rrbench", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
-        raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {_first_line(error)}") from None
+        raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {first_line(error)}") from None
     if not isinstance(facts, dict):
         raise UseError(f"checkpoint {path} has a damaged header")
     return Checkpoint(path, sha256(path), tensors, facts)
@@ -54,7 +54,7 @@ def _read_pt(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not plain weights
-        raise UseError(f"checkpoint {path} is refused: not plain weights ({_first_line(error)})") from None
+        raise UseError(f"checkpoint {path} is refused: not plain weights ({first_line(error)})") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -85,7 +85,3 @@ def unpack_bits(text: str) -> Tensor:
     """Read `pack_bits` back."""
     length, _, digits = text.partition(":")
     return torch.tensor([bit == "1" for bit in f"{int(digits, 16):0{int(length)}b}"])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, first_line
 from rrbench.protocols import Outputs
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -24,8 +24,7 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = (str(error).strip().splitlines() or ["unavailable"])[0]
-        raise UseError(f"device {name!r} cannot be used: {reason}") from None
+        raise UseError(f"device {name!r} cannot be used: {first_line(error)}") from None
     return device
 
 

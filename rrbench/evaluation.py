@@ -32,6 +32,7 @@ class Subject:
     precision: Precision
     limit: int | None = None
     _outputs: dict[Split, Outputs] = field(default_factory=dict)
+    _is_random: bool | None = None
 
     def batch(self, split: Split) -> Batch | None:
         """Return a split; the test split cut to the limit."""
@@ -62,8 +63,11 @@ class Subject:
 
     def is_random(self) -> bool:
         """Tell whether two passes over the same inputs differ by more than rounding."""
-        images = self.test().images[:64]
-        return not torch.allclose(self.judge(images).logits, self.judge(images).logits, rtol=1e-4, atol=1e-5)
+        if self._is_random is None:
+            images = self.test().images[:64]
+            first, second = self.judge(images).logits, self.judge(images).logits
+            self._is_random = not torch.allclose(first, second, rtol=1e-4, atol=1e-5)
+        return self._is_random
 
     def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
         """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
@@ -119,6 +123,14 @@ def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray
     if bool(certainty.isnan().any()):
         raise CellError(f"{rejector} gives NaN on {int(certainty.isnan().sum())} inputs")
     return certainty.double().cpu().numpy()
+
+
+def notes(subject: Subject, rejector: Rejector) -> str:
+    """Say what a reader of the row must know."""
+    found = ["oracle: knows the labels"] if rejector.is_oracle else []
+    if subject.is_random():
+        found.append("the network is random: two passes over the same inputs differ")
+    return "; ".join(found)
 
 
 class Attacked(NamedTuple):

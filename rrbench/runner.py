@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -15,8 +16,8 @@ from rrbench import provenance, zoo
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.devices import Precision, describe
-from rrbench.errors import CellError, UseError
-from rrbench.evaluation import KEPT_IMAGES, Attacked, Subject, metrics_of, run_attack, score, to_numpy
+from rrbench.errors import CellError, UseError, first_line
+from rrbench.evaluation import KEPT_IMAGES, Attacked, Subject, metrics_of, notes, run_attack, score, to_numpy
 from rrbench.names import Choice
 from rrbench.plan import Cell, Plan, Training, digest, identity
 from rrbench.progress import Report, Silent
@@ -57,7 +58,6 @@ class Runner:
             source = self.source(training)
             if any(self._finished(cell, source) is None for cell in cells):
                 self._measure(training, source, cells)
-                self.store.rebuild_rows(self.report)
             for cell in cells:
                 record = self.store.cell(cell.key(source.key, self.precision))
                 assert record is not None
@@ -120,49 +120,54 @@ class Runner:
 
     def _measure(self, training: Training, source: Source, cells: list[Cell]) -> None:
         """Measure the cells of one checkpoint, an attack at a time."""
-        stage: dict[Choice, Subject] = {}
-        try:
+        subjects: dict[Choice, Subject] = {}
+        with self._failing(cells, source, ""):
             checkpoint = self.checkpoint(training)
             for cell in cells:
-                if cell.dataset not in stage:
-                    stage[cell.dataset] = self.subject(cell, checkpoint)
-                    check_accuracy(stage[cell.dataset], cell, checkpoint)
-        except CellError as error:
-            self._fail(cells, source, "", error)
-            return
-        groups: dict[str, list[Cell]] = {}
-        for cell in cells:
-            groups.setdefault(cell.attack_key(source.key, self.precision), []).append(cell)
-        for key, group in groups.items():
-            with self.store.lock(f"attack-{key}", self.report):
-                pending = [cell for cell in group if self._finished(cell, source) is None]
-                if pending:
-                    self._measure_group(stage[group[0].dataset], checkpoint, source, key, pending)
+                if cell.dataset not in subjects:
+                    subjects[cell.dataset] = self.subject(cell, checkpoint)
+                    check_accuracy(subjects[cell.dataset], cell, checkpoint)
+            groups: dict[str, list[Cell]] = {}
+            for cell in cells:
+                groups.setdefault(cell.attack_key(source.key, self.precision), []).append(cell)
+            for key, group in groups.items():
+                with self.store.lock(f"attack-{key}", self.report):
+                    pending = [cell for cell in group if self._finished(cell, source) is None]
+                    if pending:
+                        self._measure_group(subjects[group[0].dataset], checkpoint, source, key, pending)
+                self.store.rebuild_rows(self.report)
 
     def _measure_group(
         self, subject: Subject, checkpoint: Checkpoint, source: Source, key: str, cells: list[Cell]
     ) -> None:
         """Run one attack, or find its outputs, and score it with each rejector."""
-        try:
+        with self._failing(cells, source, checkpoint.sha256):
             needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
             attacked = self._load_moved(key, needs_features)
             if attacked is None:
                 attacked = self._attack(subject, source, cells[0])
                 self._save_moved(key, attacked, needs_features or "features" in self.keep)
-        except (CellError, RuntimeError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            self._fail(cells, source, checkpoint.sha256, error)
-            return
-        for cell in cells:
-            try:
-                self._score(subject, checkpoint, source, cell, attacked)
-            except (CellError, RuntimeError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-                self._fail([cell], source, checkpoint.sha256, error)
-        if needs_features and "features" not in self.keep:
-            self._save_moved(key, attacked, False)
+            for cell in cells:
+                with self._failing([cell], source, checkpoint.sha256):
+                    self._score(subject, checkpoint, source, cell, attacked)
+            if needs_features and "features" not in self.keep:
+                self._save_moved(key, attacked, False)
+
+    @contextmanager
+    def _failing(self, cells: list[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
+        """Turn whatever a plugin or a cell raises into failed rows; wrong use stops the run."""
+        try:
+            yield
+        except UseError:
+            raise
+        except Exception as error:
+            self._fail(cells, source, checkpoint_sha256, error)
 
     def _attack(self, subject: Subject, source: Source, cell: Cell) -> Attacked:
         attack = build(Attack, cell.attack)
-        victim = self._victim(subject, source, cell)
+        # An attack that does not look at the rejector must not fail because one of its rejectors cannot be fitted.
+        blind = Victim(subject.network, build(Rejector, cell.rejector))
+        victim = self._victim(subject, source, cell) if attack.is_adaptive else blind
         gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
         with self.report.task(f"{cell.label} ({gradients} gradients an image)", subject.test().size) as advance:
             budget = cell.budget or Budget("linf", Fraction(0))
@@ -194,19 +199,13 @@ class Runner:
             self._row(cell),
             n=len(scores.labels),
             **metrics._asdict(),
-            note=self._note(subject, victim.rejector),
+            note=notes(subject, victim.rejector),
             seconds=round(attacked.seconds, 3),
             gradients=round(attacked.gradients, 3),
             checkpoint_sha256=checkpoint.sha256,
             data_sha256=fingerprint(subject.test()),
         )
         self._save(cell, source, row, scores_sha256)
-
-    def _note(self, subject: Subject, rejector: Rejector) -> str:
-        notes = ["oracle: knows the labels"] if rejector.is_oracle else []
-        if subject.is_random():
-            notes.append("the network is random: two passes over the same inputs differ")
-        return "; ".join(notes)
 
     def _row(self, cell: Cell) -> ResultRow:
         """Return a row with everything that is known before measuring."""
@@ -239,10 +238,7 @@ class Runner:
 
     def _fail(self, cells: Iterable[Cell], source: Source, checkpoint_sha256: str, error: Exception) -> None:
         """Write failed rows: the reason in one line, and nothing measured."""
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        if not isinstance(error, CellError):
-            reason = f"{type(error).__name__}: {reason}"
+        reason = first_line(error) if isinstance(error, CellError) else f"{type(error).__name__}: {first_line(error)}"
         for cell in cells:
             if self._finished(cell, source) is not None:
                 continue
@@ -264,7 +260,7 @@ class Runner:
             for part, tensor in outputs._asdict().items():
                 if part != "features" or with_features:
                     arrays[f"{name}_{part}"] = to_numpy(tensor)
-        save_arrays(self.store.moved_path(key), arrays)
+        save_arrays(self.store.moved_path(key), arrays, compress=False)
 
     def _load_moved(self, key: str, needs_features: bool) -> Attacked | None:
         """Return an attack's outputs if the store has all that is needed of them."""

@@ -136,10 +136,10 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
 
 
-def save_arrays(path: Path, arrays: Arrays) -> str:
+def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
     """Write named arrays as .npz and return the file's hash."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **cast(Any, arrays))
+    (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **cast(Any, arrays))
     write_bytes(path, buffer.getvalue())
     return hashlib.sha256(buffer.getvalue()).hexdigest()
 

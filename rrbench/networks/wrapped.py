@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, first_line
 from rrbench.modes import mode
 from rrbench.protocols import Batch, Outputs
 
@@ -59,18 +59,18 @@ def _describe(answer: object) -> str:
     return f"a {type(answer).__name__}"
 
 
-def check_network(network: nn.Module, batch: Batch, classes: int) -> None:
-    """Refuse what is no network of `classes` classes on these images; its mode is left as it was."""
+def check_network(network: nn.Module, batch: Batch, classes: int | None) -> None:
+    """Refuse what is no network of `classes` classes (None: any) on these images; its mode is left as it was."""
     if not isinstance(network, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
     try:
         with mode(network, "eval"), torch.no_grad():
             outputs = network(batch.images)
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
-        line = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        raise UseError(f"the network fails on images of shape {tuple(batch.images.shape)}: {line}") from None
+        shape = tuple(batch.images.shape)
+        raise UseError(f"the network fails on images of shape {shape}: {first_line(problem)}") from None
     if not isinstance(outputs, Outputs):
         raise UseError(f"the network returns {_describe(outputs)}; rrbench.wrap makes Outputs of logits")
     _check_parts(outputs, batch.size)
-    if outputs.logits.shape[1] != classes:
+    if classes is not None and outputs.logits.shape[1] != classes:
         raise UseError(f"the network has {outputs.logits.shape[1]} logits, but there are {classes} classes")
