@@ -172,6 +172,7 @@ class Moved(NamedTuple):
 
     images: Tensor  # its answer for every input
     boldest: Tensor | None = None  # the wrong image it saw with the highest certainty, where it saw one
+    reached: Tensor | None = None  # (N,) of minimal distortion: where the goal was reached
 
 
 class Attack(ABC):
