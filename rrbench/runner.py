@@ -15,7 +15,7 @@ from torch import Tensor
 from rrbench import provenance, zoo
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.datasets.check import check_batch, fingerprint
-from rrbench.devices import Precision, describe
+from rrbench.devices import Precision, describe, place
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import KEPT_IMAGES, Attacked, Subject, metrics_of, notes, run_attack, score, to_numpy
 from rrbench.names import Choice
@@ -111,7 +111,7 @@ class Runner:
         info = build(DataSource, cell.training.dataset).info
         network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
         load_weights(network, checkpoint)
-        network.to(self.device)
+        network = place(network, self.device)
         return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
 
     def _finished(self, cell: Cell, source: Source) -> CellRecord | None:

@@ -18,7 +18,7 @@ from rrbench.augment import augment
 from rrbench.batching import batch_size, forward, in_batches
 from rrbench.checkpoints import pack_bits, read_checkpoint, write_checkpoint
 from rrbench.config import Recipe
-from rrbench.devices import Instrumented, Precision, describe, tf32
+from rrbench.devices import Instrumented, Precision, describe, place, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, UseError
 from rrbench.modes import frozen
@@ -63,7 +63,7 @@ def train(
     info = build(DataSource, training.dataset).info
     rejector = build(Rejector, training.rejector)
     framework = build(Framework, training.framework)
-    network = build_network(training, info, rejector).to(device)
+    network = place(build_network(training, info, rejector), device)
     state = State(network, _optimizer(network, training.recipe))
     if files.resume.is_file():
         _resume(state, files.resume, training)

@@ -11,7 +11,7 @@ import torch
 
 from rrbench import zoo
 from rrbench.checkpoints import load_weights, read_checkpoint
-from rrbench.devices import Precision
+from rrbench.devices import Precision, place
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Scores, Subject, certainties, metrics_of, run_attack, score
 from rrbench.files import sha256
@@ -139,7 +139,8 @@ class Verifier:
                 self._data[key] = dataset.load(split, self.roots).to(self.device)
             return self._data[key]
 
-        return Subject(network.to(self.device), load, self.device, cast(Precision, record.row.precision), cell["limit"])
+        precision = cast(Precision, record.row.precision)
+        return Subject(place(network, self.device), load, self.device, precision, cell["limit"])
 
     def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
         """Attack again; on the same kind of machine every verdict comes out the same."""

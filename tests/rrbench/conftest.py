@@ -1,0 +1,100 @@
+"""What the tests of whole runs share: a recipe that trains in a second, and three checkpoints made with it once."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from rrbench import api
+from rrbench.progress import Advance
+from rrbench.rows import ResultRow
+
+TINY = """
+[metrics]
+resamples = 200
+
+[dataset.digits.recipe]
+epochs = 3
+batch = 128
+choose_by = "pgd1"
+
+[dataset.digits.framework.pgd-at]
+steps = 1
+"""
+
+
+@dataclass
+class Recorder:
+    """A report that remembers what it was told."""
+
+    lines: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def task(self, name: str, total: float) -> Iterator[Advance]:
+        self.tasks.append(name)
+        yield lambda done: None
+
+
+@dataclass
+class Bench:
+    """A work folder whose trainings are tiny; `measure` is one run in it."""
+
+    out: Path
+    config: Path
+    report: Recorder = field(default_factory=Recorder)
+
+    def prepare(self, rejectors: str, attacks: str, **options: object) -> api.Job:
+        self.report = Recorder()
+        given = {"config": self.config, "out": self.out, "device": "cpu", "limit": 60, "retrain": True}
+        return api.prepare(rejectors, attacks, report=self.report, **(given | options))
+
+    def measure(self, rejectors: str, attacks: str, **options: object) -> list[ResultRow]:
+        return api.execute(self.prepare(rejectors, attacks, **options), ["a test"])
+
+    def attacked(self) -> list[str]:
+        """Name the attacks that the last run had to make."""
+        return [task.partition(" (")[0] for task in self.report.tasks if "gradients an image" in task]
+
+    def trained(self) -> list[str]:
+        return [task for task in self.report.tasks if task.startswith("training")]
+
+    def arguments(self) -> list[str]:
+        """Say the same on the command line."""
+        options = ["--config", self.config, "--out", self.out, "--device", "cpu", "--limit", 60]
+        return [*map(str, options), "--retrain"]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration file whose trainings take about a second."""
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with the checkpoints pgd-at, pgd-at+rr and pgd-at+ebd; not to be changed."""
+    bench = Bench(tmp_path_factory.mktemp("trained"), tiny)
+    assert {row.status for row in bench.measure("confidence,rr,ebd", "clean")} == {"ok"}
+    return bench.out
+
+
+@pytest.fixture
+def bench(trained: Path, tiny: Path, tmp_path: Path) -> Bench:
+    """A work folder of one's own that holds those checkpoints and nothing else."""
+    shutil.copytree(trained / "checkpoints", tmp_path / "runs" / "checkpoints")
+    return Bench(tmp_path / "runs", tiny)
+
+
+@pytest.fixture
+def empty(tiny: Path, tmp_path: Path) -> Bench:
+    """A work folder in which everything is still to be trained."""
+    return Bench(tmp_path / "runs", tiny)
