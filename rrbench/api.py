@@ -19,7 +19,7 @@ from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision
 from rrbench.errors import CellError, UseError
-from rrbench.evaluation import Subject, metrics_of, notes, run_attack, score
+from rrbench.evaluation import Subject, distances_of, metrics_of, notes, run_attack, score
 from rrbench.modes import mode
 from rrbench.names import parse_budget, split_list
 from rrbench.networks.wrapped import check_network, wrap
@@ -112,27 +112,26 @@ def _list(names: Names) -> list[str] | None:
 def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     """Work through a job and note it in the folder's manifest."""
     runner, begin = job.runner, time.time()
+    record: dict[str, object] = {
+        "command": " ".join(command),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
+        "preset": job.config.preset,
+        "device": describe(runner.device),
+        "precision": runner.precision,
+        "version": provenance.version(),
+        "commit": provenance.commit(),
+        "packages": provenance.packages(),
+        "machine": provenance.machine(),
+    }
     for line in job.plan.dropped:
         runner.report.line(f"left out: {line}")
-    runner.store.prepare()
     rows = runner.run(job.plan)
-    runner.store.add_to_manifest(
-        {
-            "command": " ".join(command),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
-            "seconds": round(time.time() - begin, 1),
-            "cells": len(rows),
-            "failed": sum(row.status != "ok" for row in rows),
-            "preset": job.config.preset,
-            "device": describe(runner.device),
-            "precision": runner.precision,
-            "version": provenance.version(),
-            "commit": provenance.commit(),
-            "packages": provenance.packages(),
-            "machine": provenance.machine(),
-        },
-        runner.report,
-    )
+    record |= {
+        "seconds": round(time.time() - begin, 1),
+        "cells": len(rows),
+        "failed": sum(row.status != "ok" for row in rows),
+    }
+    runner.store.add_to_manifest(record, runner.report)
     return rows
 
 
@@ -232,6 +231,7 @@ def evaluate(
                 preset=preset,
                 n=test.size,
                 **metrics._asdict(),
+                **distances_of(scores)._asdict(),
                 note=notes(subject, chosen),
                 settings=repr((chosen, chosen_attack)),
                 seconds=round(attacked.seconds, 3),

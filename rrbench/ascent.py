@@ -51,8 +51,21 @@ def random_start(batch: Batch, norm: Norm, radius: float, draws: Draws, restart:
 def step_up(moved: Tensor, gradient: Tensor, norm: Norm, step: float) -> Tensor:
     """Move along the steepest direction of the norm by `step`."""
     if norm == "linf":
-        return moved + step * gradient.sign()
+        # PyTorch's sign of NaN is 0: the image would stay where it is and look robust.
+        return moved + step * gradient.sign().where(~gradient.isnan(), gradient)
     return moved + step * gradient / (norms(gradient) + 1e-10)
+
+
+def slope(network: Network, images: Tensor, objective: Callable[[Outputs], Tensor]) -> tuple[Outputs, Tensor, Tensor]:
+    """Return what the network says of images, the objective there and its gradient, all detached."""
+    images = images.detach().requires_grad_()
+    with torch.enable_grad():
+        outputs = network(images)
+        value = objective(outputs)
+        if not value.requires_grad:
+            raise CellError("the objective has no gradient: this certainty cannot be attacked by gradient ascent")
+        (gradient,) = torch.autograd.grad(value.sum(), images)
+    return Outputs(*(part.detach() for part in outputs)), value.detach(), gradient
 
 
 Observe = Callable[[Tensor, Outputs, Tensor], None]  # (images, outputs, objective), all detached
@@ -73,16 +86,9 @@ def ascend(
     """Take `steps` steps up the objective inside the budget and return the last image."""
     moved = start.detach()
     for _ in range(steps):
-        moved.requires_grad_()
-        with torch.enable_grad():
-            outputs = network(moved)
-            value = objective(outputs)
-            if not value.requires_grad:
-                raise CellError("the objective has no gradient: this certainty cannot be attacked by gradient ascent")
-            (gradient,) = torch.autograd.grad(value.sum(), moved)
-        moved = moved.detach()
+        outputs, value, gradient = slope(network, moved, objective)
         if observe is not None:
-            observe(moved, Outputs(*(part.detach() for part in outputs)), value.detach())
+            observe(moved, outputs, value)
         moved = project(step_up(moved, gradient, norm, step), images, norm, radius)
     return moved
 

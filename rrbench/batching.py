@@ -32,11 +32,13 @@ def in_batches(
             if stop - start == 1:
                 raise CellError("out of memory with a single image") from None
             size = (stop - start) // 2
-            gc.collect()
-            torch.cuda.empty_cache()
+        else:
+            done(stop - start)
+            start = stop
             continue
-        done(stop - start)
-        start = stop
+        # Here, not in the handler: there the error's traceback still holds every tensor of the failed call.
+        gc.collect()
+        torch.cuda.empty_cache()
     return [_join(column) for column in zip(*parts, strict=True)]
 
 

@@ -11,6 +11,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from rrbench.names import show
+
 
 @dataclass(frozen=True)
 class Card:
@@ -68,7 +70,8 @@ def _card(module: str, imports: dict[str, str], key: ast.expr | None, item: ast.
 def _module(name: str) -> tuple[ast.Module, dict[str, str]]:
     """Return a module's syntax tree, and which module each imported name comes from."""
     tree = ast.parse(_source(name).read_text(encoding="utf-8"))
-    imported = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module and node.level == 0]
+    # Not the top level alone: `from rrbench import Rejector` leads to an import under `if TYPE_CHECKING`.
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level]
     return tree, {alias.asname or alias.name: str(node.module) for node in imported for alias in node.names}
 
 
@@ -90,7 +93,9 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
     tree, imports = _module(module)
     node = next((part for part in tree.body if isinstance(part, ast.ClassDef) and part.name == name), None)
     if node is None:
-        raise UnreadableError(f"{module}.{name}")
+        if imports.get(name, module) == module:
+            raise UnreadableError(f"{module}.{name}")
+        return _class(imports[name], name)
     attributes: dict[str, str] = {}
     settings: dict[str, str] = {}
     for base in node.bases:
@@ -98,34 +103,30 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
             inherited = _class(imports.get(base.id, module), base.id)
             attributes |= inherited[0]
             settings |= inherited[1]
+    is_dataclass = any(ast.unparse(decorator).startswith("dataclass") for decorator in node.decorator_list)
     for part in node.body:
         if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
             attributes[part.targets[0].id] = _text(part.value)
         elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-            if "ClassVar" in ast.unparse(part.annotation) or "init=False" in (
-                ast.unparse(part.value) if part.value else ""
-            ):
-                attributes[part.target.id] = _text(part.value)
+            is_plain = "ClassVar" in ast.unparse(part.annotation) or "init=False" in _text(part.value)
+            if is_dataclass and not is_plain:
+                settings[part.target.id] = _text(part.value, ":")
             else:
-                settings[part.target.id] = _text(part.value)
-    # A class variable that overrides a setting or a plain attribute of the base is not a setting.
-    plain = {"info", "trains_as"}
-    return attributes, {key: value for key, value in settings.items() if key not in plain and key not in attributes}
+                attributes[part.target.id] = _text(part.value)
+    return attributes, settings
 
 
-def _text(value: ast.expr | None) -> str:
+def _text(value: ast.expr | None, joint: str = ", ") -> str:
+    """Write a value as it is typed on the command line, where it is one that can be."""
     if value is None:
         return ""
-    if isinstance(value, ast.Constant):
-        return str(value.value) if not isinstance(value.value, bool | None) else str(value.value).lower()
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "Fraction":
         return "/".join(ast.unparse(argument) for argument in value.args)
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "frozenset":
-        return ", ".join(_items(value.args[0])) if value.args else ""
-    if isinstance(value, ast.Tuple):
-        return ", ".join(_items(value))
-    return ast.unparse(value)
-
-
-def _items(value: ast.expr) -> list[str]:
-    return [_text(item) for item in value.elts] if isinstance(value, ast.Set | ast.Tuple | ast.List) else [_text(value)]
+        return _text(value.args[0], joint) if value.args else ""
+    if isinstance(value, ast.Set | ast.Tuple | ast.List):
+        return joint.join(_text(item, joint) for item in value.elts)
+    try:
+        return show(ast.literal_eval(value))
+    except ValueError:
+        return ast.unparse(value)

@@ -6,7 +6,7 @@ A preset holds values only; no code asks which preset is on. A file may extend a
 import dataclasses
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import resources
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from rrbench.errors import UseError
-from rrbench.names import convert, unknown
+from rrbench.names import NORMS, convert, unknown
 
 KINDS = ("rejector", "attack", "framework")
 
@@ -31,6 +31,10 @@ class Recipe:
     weight_decay: float
     choose_by: str  # the attack whose accuracy chooses the epoch
     choose_on: Literal["test", "calibration"]
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1:
+            raise UseError(f"a training needs at least 1 epoch of batches of 1, not {self.epochs} of {self.batch}")
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,12 @@ class RunDefaults:
 
 @dataclass(frozen=True)
 class DatasetDefaults:
-    """What a data set is measured with where the command line is silent."""
+    """What a data set is measured with where the command line is silent; empty where the preset is, too."""
 
     network: str
     budgets: tuple[str, ...]
 
 
-SECTIONS = {"run": RunDefaults, "metrics": MetricSettings, "recipe": Recipe}
 Section = TypeVar("Section", RunDefaults, MetricSettings, Recipe, DatasetDefaults)
 
 
@@ -89,14 +92,12 @@ class Config:
     def dataset(self, dataset: str) -> DatasetDefaults:
         """Return the network and budgets of a data set."""
         plain = {key: value for key, value in self._dataset(dataset).items() if not isinstance(value, Mapping)}
-        if not plain:
-            raise UseError(f"preset {self.preset!r} says nothing of data set {dataset!r}: give --network and --budgets")
-        return _section(DatasetDefaults, plain, f"dataset.{dataset}")
+        return _section(DatasetDefaults, {"network": "", "budgets": [], **plain}, f"dataset.{dataset}")
 
     def step(self, dataset: str, norm: str) -> Fraction | None:
         """Return the step size of gradient attacks; it does not grow with the radius."""
         text = self._dataset(dataset).get("step", {}).get(norm)
-        return None if text is None else Fraction(text)
+        return typing.cast(Fraction | None, convert(text, Fraction | None, f"[dataset.{dataset}.step] {norm}"))
 
     def settings(self, kind: str, name: str, dataset: str) -> dict[str, object]:
         """Return the settings that the preset gives a plugin, those for this data set last."""
@@ -132,7 +133,7 @@ def load_preset(name: str) -> Config:
     if name not in preset_names():
         raise unknown("preset", name, preset_names())
     text = (resources.files("rrbench") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
-    return Config(name, _extended(_parse(text, f"preset {name!r}"), f"preset {name!r}"))
+    return _checked(name, _extended(_parse(text, f"preset {name!r}"), f"preset {name!r}"))
 
 
 def load_file(path: Path, preset: str) -> Config:
@@ -143,7 +144,19 @@ def load_file(path: Path, preset: str) -> Config:
         raise UseError(f"cannot read the configuration {path}: {error}") from None
     values = _parse(text, str(path))
     base = str(values.setdefault("extends", preset))
-    return Config(base, _extended(values, str(path)))
+    return _checked(base, _extended(values, str(path)))
+
+
+def _checked(preset: str, values: Mapping[str, Any]) -> Config:
+    """Read every section once: a wrong value is an error even in a run that would not use it."""
+    config = Config(preset, values)
+    _section(RunDefaults, values.get("run", {}), "run")
+    _section(MetricSettings, values.get("metrics", {}), "metrics")
+    for name in values.get("dataset", {}):
+        config.recipe(name)
+        for norm in NORMS:
+            config.step(name, norm)
+    return config
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
@@ -151,18 +164,31 @@ def _parse(text: str, where: str) -> dict[str, Any]:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UseError(f"{where} is not valid TOML: {error}") from None
-    allowed = {*SECTIONS, *KINDS, "dataset", "extends", "about"}
-    for key, value in values.items():
-        if key not in allowed:
-            raise unknown(f"section of {where}", key, allowed)
-        if not isinstance(value, str if key in ("extends", "about") else dict):
-            raise UseError(f"{where}: {key!r} must be a {'text' if key in ('extends', 'about') else 'section'}")
+    _check_shape(values, {"extends", "about"}, {"run", "metrics", "recipe", *KINDS, "dataset"}, where)
+    _check_plugins(values, where)
     for name, section in values.get("dataset", {}).items():
-        hints = typing.get_type_hints(DatasetDefaults)
-        for key in section:
-            if key not in {*hints, *KINDS, "recipe", "step"}:
-                raise unknown(f"key in [dataset.{name}]", key, {*hints, *KINDS, "recipe", "step"})
+        place = f"{where}, [dataset.{name}]"
+        if not isinstance(section, dict):
+            raise UseError(f"{place} must be a section")
+        _check_shape(section, typing.get_type_hints(DatasetDefaults), {*KINDS, "recipe", "step"}, place)
+        _check_shape(section.get("step", {}), NORMS, (), f"{place}, step")
+        _check_plugins(section, place)
     return values
+
+
+def _check_shape(values: Mapping[str, Any], plain: Collection[str], sections: Collection[str], where: str) -> None:
+    """Refuse unknown keys, plain values where sections belong, and sections where plain values belong."""
+    for key, value in values.items():
+        if key not in plain and key not in sections:
+            raise unknown(f"key in {where}:", key, [*plain, *sections])
+        if isinstance(value, dict) != (key in sections):
+            raise UseError(f"{where}: {key!r} must be {'a section' if key in sections else 'a plain value'}")
+
+
+def _check_plugins(values: Mapping[str, Any], where: str) -> None:
+    """Each plugin's settings are a section of their own; the registry knows which names there are."""
+    for kind in KINDS:
+        _check_shape(values.get(kind, {}), (), values.get(kind, {}), f"{where}, [{kind}]")
 
 
 def _extended(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -177,7 +203,5 @@ def _extended(values: dict[str, Any], where: str) -> dict[str, Any]:
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = (
-            _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-        )
+        merged[key] = _merged(base.get(key, {}), value) if isinstance(value, dict) else value
     return merged

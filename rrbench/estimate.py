@@ -22,11 +22,12 @@ RATES = {
 def describe_plan(plan: Plan, runner: Runner) -> str:
     """Print cells, what is shared, what is done already, gradients and time."""
     sources = {training: runner.source(training) for training in plan.checkpoints()}
+    rates = {name: rate(name, runner) for name in dict.fromkeys(training.network.name for training in sources)}
     lines, seen, seconds, total = [], set(), 0.0, 0
     for training, source in sources.items():
         gradients = 0 if source.path.is_file() else training_gradients(training)
         total += gradients
-        seconds += gradients / rate(str(training.network.name), runner)
+        seconds += gradients / rates[training.network.name]
         state = "there" if source.path.is_file() else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
     for cell in plan.cells:
@@ -38,7 +39,7 @@ def describe_plan(plan: Plan, runner: Runner) -> str:
         gradients = 0 if state != "to be run" or is_stored else attack_gradients(cell)
         seen.add(key)
         total += gradients
-        seconds += gradients / rate(str(cell.training.network.name), runner)
+        seconds += gradients / rates[cell.training.network.name]
         lines.append(
             [
                 f"{cell.training.trained_as} {cell.rejector}",
@@ -80,7 +81,8 @@ def rate(network: str, runner: Runner) -> float:
     own = [speed for record, _ in runner.store.cells() if (speed := _speed(record.row, network, device))]
     if own:
         return sorted(own)[len(own) // 2]
-    return RATES.get((network, runner.device.type), RATES["resnet18", "cpu"])
+    kind = "cuda" if runner.device.type == "cuda" else "cpu"
+    return RATES.get((network, kind), RATES["resnet18", kind])
 
 
 def _speed(row: ResultRow, network: str, device: str) -> float | None:

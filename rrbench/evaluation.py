@@ -16,7 +16,7 @@ from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError
 from rrbench.metrics import Metrics, deploy_threshold, measure
 from rrbench.modes import frozen
-from rrbench.protocols import Attack, Batch, Budget, Calibration, Moved, Outputs, Rejector, Split, Victim
+from rrbench.protocols import Attack, Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Split, Victim
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 SLACK = 1e-6  # how far rounding may carry an image out of its budget
@@ -141,6 +141,8 @@ class Attacked(NamedTuple):
     images: Tensor
     seconds: float
     gradients: float  # per image
+    distances: Tensor | None = None  # of minimal distortion only
+    reached: Tensor | None = None
 
 
 def run_attack(
@@ -156,16 +158,23 @@ def run_attack(
         return attack(victim._replace(network=counted), test.at(piece), budget, draws)
 
     with frozen(subject.network):
-        images, boldest = in_batches(test.size, batch_size(subject.device), attacked, done)
+        images, boldest, reached = in_batches(test.size, batch_size(subject.device), attacked, done)
     assert images is not None
-    moved = Moved(images, boldest)
-    for candidate in moved:
+    moved = Moved(images, boldest, reached)
+    for candidate in (moved.images, moved.boldest):
         if candidate is not None:
             check_budget(candidate, test.images, budget)
     outputs = subject.judge(moved.images)
     bold = outputs if moved.boldest is None else subject.judge(moved.boldest)
     seconds = time.perf_counter() - begin
-    return Attacked(outputs, bold, moved.images, seconds, counted.gradients / test.size)
+    distances = distance(moved.images, test.images, budget.norm) if budget.radius is None else None
+    return Attacked(outputs, bold, moved.images, seconds, counted.gradients / test.size, distances, moved.reached)
+
+
+def distance(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:
+    """Return each image's distortion in the paper's units: 255 times linf, or l2 squared."""
+    delta = (moved - images).flatten(1).double()
+    return 255 * delta.abs().amax(1) if norm == "linf" else delta.square().sum(1)
 
 
 def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
@@ -194,6 +203,8 @@ class Scores(NamedTuple):
     boldest_certainty: NDArray[np.float64]  # best certainty reached while wrong; -inf where never wrong
     threshold: NDArray[np.float64]  # (): the deployed one, NaN without
     is_deployed: NDArray[np.bool_]  # counts for deploy_*
+    distances: NDArray[np.float64]  # (N,) of minimal distortion, else (0,)
+    reached: NDArray[np.bool_]  # likewise
 
 
 def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
@@ -220,7 +231,30 @@ def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
         boldest_certainty=boldest,
         threshold=np.asarray(threshold, dtype=np.float64),
         is_deployed=to_numpy(held_out),
+        distances=_or_empty(attacked.distances, np.float64),
+        reached=_or_empty(attacked.reached, np.bool_),
     )
+
+
+def _or_empty(tensor: Tensor | None, kind: type[np.generic]) -> NDArray[Any]:
+    return np.empty(0, kind) if tensor is None else to_numpy(tensor)
+
+
+class Distances(NamedTuple):
+    """The columns of minimal-distortion attacks."""
+
+    distance: float | None = None
+    distance_success: float | None = None
+    success: float | None = None
+
+
+def distances_of(scores: Scores) -> Distances:
+    """Average stored distances over all inputs and over those where the goal was reached."""
+    if not scores.distances.size:
+        return Distances()
+    reached = scores.distances[scores.reached]
+    mean_reached = float(reached.mean()) if reached.size else None
+    return Distances(float(scores.distances.mean()), mean_reached, float(scores.reached.mean()))
 
 
 def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:

@@ -6,6 +6,7 @@ A name that ends in digits is short for steps and restarts: `pgd100x10` is `pgd(
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
@@ -15,6 +16,7 @@ from fractions import Fraction
 
 from rrbench.errors import UseError
 
+NORMS = ("linf", "l2")
 Value = str | int | float | bool | Fraction | None | tuple[float | Fraction, ...]
 
 
@@ -97,14 +99,14 @@ def convert(value: object, hint: object, where: str) -> Value:
     """Bring a text or a TOML value to a setting's type."""
     try:
         return _convert(value, hint)
-    except (ValueError, TypeError, ZeroDivisionError):
+    except (ValueError, TypeError, ArithmeticError):
         raise UseError(f"{where} cannot be {value!r}; expected {_describe(hint)}") from None
 
 
 def _convert(value: object, hint: object) -> Value:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        if value is None or value == "none":
+        if type(None) in arguments and (value is None or value == "none"):
             return None
         return _convert(value, next(option for option in arguments if option is not type(None)))
     if origin is typing.Literal:
@@ -115,34 +117,45 @@ def _convert(value: object, hint: object) -> Value:
         items = value.split(":") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return typing.cast(Value, tuple(_convert(item, arguments[0]) for item in items))
     if hint is bool:
-        return (
-            {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
-        )
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError
+        return str(value).lower() == "true"
     if isinstance(value, bool):
         raise ValueError
-    if hint is int:
-        return int(value) if isinstance(value, int | str) else _fail()
-    if hint is float:
-        return float(Fraction(value)) if isinstance(value, str) and "/" in value else float(typing.cast(float, value))
-    if hint is Fraction:
-        return Fraction(typing.cast(str, value)) if isinstance(value, str | int | Fraction) else _fail()
     if hint is str:
         return str(value)
-    raise TypeError(f"settings cannot have type {hint}")
+    if hint is float:
+        number = float(Fraction(value)) if isinstance(value, str) and "/" in value else float(typing.cast(float, value))
+        if not math.isfinite(number):
+            raise ValueError
+        return number
+    # A float would be cut to a whole number, or make a fraction that nobody wrote.
+    if hint is int and isinstance(value, int | str):
+        return int(value)
+    if hint is Fraction and isinstance(value, int | str | Fraction):
+        return Fraction(value)
+    raise TypeError
 
 
-def _fail() -> typing.NoReturn:
-    raise ValueError
+_IN_WORDS: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Fraction: "a fraction such as 8/255",
+    type(None): "none",
+}
 
 
 def _describe(hint: object) -> str:
-    if typing.get_origin(hint) is typing.Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(hint)))
-    if isinstance(hint, type):
-        return {Fraction: "a fraction such as 8/255", bool: "true or false"}.get(hint, f"a {hint.__name__}")
-    if typing.get_origin(hint) is tuple:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(map(_describe, arguments))
+    if origin is tuple:
         return "numbers joined by ':'"
-    return str(hint).replace("fractions.", "")
+    return _IN_WORDS.get(hint, str(hint))
 
 
 def show(value: object) -> str:
@@ -160,10 +173,13 @@ def long_form(kind: str, call: Call, table: Mapping[str, type]) -> Call:
     if call.name in table or not short or short[1] not in table:
         return call
     numbers = {"steps": short[2], "restarts": short[3] or "1"}
+    given = dict(call.keywords)
     for key in numbers:
         if key not in settings_of(table[short[1]]):
             raise UseError(f"{kind} {short[1]!r} has no setting {key!r}, so {call.name!r} means nothing")
-    return Call(short[1], call.positional, tuple({**numbers, **dict(call.keywords)}.items()))
+    if "steps" in given or ("restarts" in given and short[3]):
+        raise UseError(f"{kind} {call.name!r} is given its steps or restarts twice")
+    return Call(short[1], call.positional, tuple({**numbers, **given}.items()))
 
 
 def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:
@@ -205,7 +221,9 @@ def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) ->
         name += str(values["steps"]) + (f"x{values['restarts']}" if values["restarts"] != 1 else "")
         differ = {key: value for key, value in differ.items() if key not in ("steps", "restarts")}
     first = next(iter(values), None)
-    arguments = [show(differ.pop(first))] if first in differ and isinstance(differ[first], str) else []
+    # Only a setting that must be given goes without its name: adaptive(ce+rcon), but rr(score=con).
+    is_positional = first in differ and first not in base and isinstance(differ[first], str)
+    arguments = [show(differ.pop(str(first)))] if is_positional else []
     arguments += [f"{key}={show(value)}" for key, value in sorted(differ.items())]
     return f"{name}({','.join(arguments)})" if arguments else name
 
@@ -213,7 +231,7 @@ def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) ->
 def parse_budget(text: str) -> tuple[str, Fraction]:
     """Parse `linf:8/255` into a norm and an exact radius."""
     norm, colon, radius = text.strip().partition(":")
-    if norm not in ("linf", "l2") or not colon:
+    if norm not in NORMS or not colon:
         raise UseError(f"cannot read budget {text!r}; write a norm and a radius such as linf:8/255 or l2:128/255")
     try:
         exact = Fraction(radius)

@@ -9,9 +9,9 @@ from typing import cast
 
 from rrbench.config import Config, MetricSettings, Recipe
 from rrbench.errors import UseError
-from rrbench.names import Choice, parse, parse_budget, unknown
+from rrbench.names import Choice, long_form, parse, parse_budget
 from rrbench.protocols import Attack, Budget, DataSource, Framework, Norm, Rejector
-from rrbench.registry import build, choose, expand, table
+from rrbench.registry import build, check_names, choose, expand, find, table
 
 CLEAN = "clean"  # planned always: the reference for every other row
 ALL = "all"
@@ -180,11 +180,15 @@ def make_plan(request: Request, config: Config) -> Plan:
         raise UseError("no seed given")
     if request.limit is not None and request.limit < 1:
         raise UseError(f"--limit must be at least 1, not {request.limit}")
+    check_names(config)
     for text in request.datasets or (config.run.dataset,):
         dataset = choose("dataset", expand("dataset", text), config, parse(text).name)
         pairs = _pairs(request, config, dropped)
         attacks = _attacks(request, config, dataset, dropped)
-        network = choose("network", request.network or config.dataset(dataset.name).network, config, dataset.name)
+        network_text = request.network or config.dataset(dataset.name).network
+        if not network_text:
+            raise _silent(config, dataset.name)
+        network = choose("network", expand("network", network_text), config, dataset.name)
         for seed in request.seeds:
             for rejector_text, framework_text in pairs:
                 training, rejector = _training(request, config, dataset, network, rejector_text, framework_text, seed)
@@ -218,7 +222,7 @@ def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:
 def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[tuple[str, str]]:
     """Return (rejector, framework) texts that fit."""
     rejectors = list(request.rejectors if request.rejectors is not None else config.run.rejectors)
-    frameworks = None if request.frameworks is None else list(request.frameworks)
+    frameworks = None if request.frameworks is None else [expand("framework", text) for text in request.frameworks]
     is_all = rejectors == [ALL]
     if is_all and frameworks == [ALL]:
         listed = [(expand("rejector", name), framework) for name, framework in map(_split_pair, config.run.all_pairs)]
@@ -228,11 +232,11 @@ def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[t
     pairs = []
     for text in list(table("rejector")) if is_all else rejectors:
         own_text, own_framework = _own_pair(text)
-        wanted = (
-            [own_framework] if frameworks is None else list(table("framework")) if frameworks == [ALL] else frameworks
-        )
+        wanted = [own_framework] if frameworks is None else frameworks
+        if wanted == [ALL]:
+            wanted = list(table("framework").classes)
         for framework in wanted:
-            reason = _misfit(own_text, framework, own_framework if "@" in expand("rejector", text) else None)
+            reason = _misfit(text, framework)
             if reason is None:
                 pairs.append((own_text, framework))
             else:
@@ -242,6 +246,8 @@ def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[t
 
 def _split_pair(text: str) -> tuple[str, str]:
     rejector, _, framework = text.rpartition("@")
+    if not rejector:
+        raise UseError(f"[run] all_pairs: {text!r} should be rejector@framework")
     return rejector, framework
 
 
@@ -258,25 +264,19 @@ def _own_pair(text: str) -> tuple[str, str]:
 
 
 def _rejector_class(text: str) -> type[Rejector]:
-    known = table("rejector")
-    name = parse(text).name
-    if name not in known.classes:
-        raise unknown("rejector", name, known)
-    return cast(type[Rejector], known.classes[name])
+    return cast(type[Rejector], find("rejector", parse(text).name))
 
 
-def _misfit(rejector: str, framework: str, only: str | None) -> str | None:
+def _misfit(text: str, framework: str) -> str | None:
     """Say why a rejector cannot run on a framework."""
-    known = table("framework")
+    rejector, at, own_framework = expand("rejector", text).partition("@")
     name = parse(framework).name
-    if name not in known.classes:
-        raise unknown("framework", name, known)
-    allowed = (only,) if only else _rejector_class(rejector).frameworks
+    admits = cast(type[Framework], find("framework", name)).rejectors
+    allowed = (own_framework,) if at else _rejector_class(rejector).frameworks
     if allowed and name not in allowed:
-        return f"{rejector} does not run on {framework}: it needs {' or '.join(allowed)}"
-    admits = cast(type[Framework], known.classes[name]).rejectors
+        return f"{text} does not run on {framework}: it needs {' or '.join(allowed)}"
     if admits and parse(rejector).name not in admits:
-        return f"{framework} trains its own rejector, {' or '.join(admits)}; {rejector} is left out"
+        return f"{framework} trains its own rejector, {' or '.join(admits)}; {text} is left out"
     return None
 
 
@@ -296,7 +296,8 @@ def _training(
     framework = choose("framework", framework_text, config, home.name)
     build(Framework, framework)
     recipe = config.recipe(home.name, request.recipe)
-    budget = _budget(config.dataset(home.name).budgets[0])
+    # The data set's own budget comes first here: --budgets must not lead to another checkpoint.
+    budget = _budgets(home.name, config, config.dataset(home.name).budgets, request.budgets)[0]
     chooser = choose("attack", recipe.choose_by, config, home.name, {"step": config.step(home.name, budget.norm)})
     training_key = build(Rejector, rejector).training_key()
     return Training(home, network, framework, rejector, training_key, recipe, chooser, budget, seed), rejector
@@ -305,6 +306,18 @@ def _training(
 def _budget(text: str) -> Budget:
     norm, radius = parse_budget(text)
     return Budget(cast(Norm, norm), radius)
+
+
+def _budgets(dataset: str, config: Config, *sources: Sequence[str] | None) -> list[Budget]:
+    """Return the budgets of the first source that names any."""
+    texts = next(filter(None, sources), None)
+    if texts is None:
+        raise _silent(config, dataset)
+    return [_budget(text) for text in texts]
+
+
+def _silent(config: Config, dataset: str) -> UseError:
+    return UseError(f"preset {config.preset!r} says too little of data set {dataset!r}: give --network and --budgets")
 
 
 def _attacks(
@@ -316,8 +329,7 @@ def _attacks(
         texts = list(config.run.all_attacks)
     if not texts:
         raise UseError("no attack given")
-    given = request.budgets if request.budgets is not None else config.dataset(dataset.name).budgets
-    budgets = [_budget(budget) for budget in given]
+    budgets = _budgets(dataset.name, config, request.budgets, config.dataset(dataset.name).budgets)
     found: dict[tuple[Choice, Budget | None, bool], None] = {}
     for text in dict.fromkeys([CLEAN, *texts]):
         for variant in variants(expand("attack", text)):
@@ -328,9 +340,8 @@ def _attacks(
 
 def variants(text: str) -> list[str]:
     """Return one text for each value of the setting that the attack expands over, where it is left out."""
-    call = parse(text)
-    plugin = cast(type[Attack] | None, table("attack").classes.get(call.name))
-    over = plugin.expand_over if plugin else None
+    call = long_form("attack", parse(text), table("attack").classes)
+    over = cast(type[Attack], find("attack", call.name)).expand_over
     if over is None or call.positional is not None or over[0] in dict(call.keywords):
         return [text]
     rest = "".join(f",{key}={value}" for key, value in call.keywords)

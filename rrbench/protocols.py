@@ -101,13 +101,17 @@ class Rejector(ABC):
     frameworks: ClassVar[tuple[str, ...]] = ()  # empty: any
     needs: ClassVar[frozenset[str]] = frozenset()  # of {"features", "head", "fit"}
     is_oracle: ClassVar[bool] = False  # looks at the label: a bound, not a defence
-    is_probability: ClassVar[bool] = False  # certainty lies in [0, 1]
     own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     scores: ClassVar[str] = ""  # one line: what the certainty is
 
     # Not a setting: the only thing `fit` writes; saved and moved by the store.
     fitted: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def is_probability(self) -> bool:
+        """Whether certainty lies in [0, 1]; a subclass may write `is_probability = True`."""
+        return False
 
     def training_key(self) -> str:
         """Name what changes the weights; equal keys share one checkpoint, empty shares the plain one."""
@@ -159,7 +163,7 @@ class Victim(NamedTuple):
         """
         certainty = self.certainty(outputs, labels)
         if self.rejector.is_probability:
-            tiny = torch.finfo(torch.float32).tiny
+            tiny = torch.finfo(certainty.dtype).tiny
             return certainty.clamp_min(tiny).log(), (1 - certainty).clamp_min(tiny).log()
         if self.calibration is None:
             raise ValueError("a certainty outside [0, 1] needs a calibration")

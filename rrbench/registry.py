@@ -7,8 +7,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any, TypeVar, cast
 
-from rrbench.config import Config
-from rrbench.errors import UseError
+from rrbench.config import KINDS, Config
+from rrbench.errors import UseError, first_line
 from rrbench.names import Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
 
@@ -47,11 +47,8 @@ def table(kind: str) -> Table:
             for name, value in rows.items():
                 _check(kind, name, value)
         except Exception as error:  # whatever a plugin raises, only that plugin is lost
-            reason = (str(error).strip().splitlines() or [""])[0]
-            warnings.warn(
-                f"plugin {package!r} is disabled: {entry.value}: {type(error).__name__}: {reason}",
-                stacklevel=2,
-            )
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            warnings.warn(f"plugin {package!r} is disabled: {entry.value}: {reason}", stacklevel=2)
             continue
         for name, value in rows.items():
             if name in owners:
@@ -77,27 +74,46 @@ def _check(kind: str, name: object, value: object) -> None:
     settings_of(value)
 
 
+def find(kind: str, name: str) -> type:
+    """Return a plugin's class; an unknown name answers with near ones."""
+    known = table(kind)
+    if name not in known.classes:
+        raise unknown(kind, name, known)
+    return known.classes[name]
+
+
 def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[str, object] | None = None) -> Choice:
     """Turn a text into a choice with every setting: class, `extra`, preset, then the text itself."""
-    known = table(kind)
-    call = long_form(kind, parse(text), known.classes)
-    if call.name not in known.classes:
-        raise unknown(kind, call.name, known)
-    settings = settings_of(known.classes[call.name])
+    classes = table(kind).classes
+    call = long_form(kind, parse(text), classes)
+    settings = settings_of(find(kind, call.name))
     defaults = {key: value for key, value in (extra or {}).items() if key in settings and value is not None}
-    return resolve(kind, call, known.classes, defaults | config.settings(kind, call.name, dataset))
+    return resolve(kind, call, classes, defaults | config.settings(kind, call.name, dataset))
 
 
 def restore(kind: str, saved: Sequence[Any]) -> Choice:
     """Make a choice of the plain values that a cell file holds."""
     name, values = saved
-    known = table(kind)
-    if name not in known.classes:
-        raise unknown(kind, name, known)
-    hints = settings_of(known.classes[name])
+    hints = settings_of(find(kind, name))
     where = f"{kind} {name!r}"
+    if values.keys() != hints.keys():
+        raise UseError(f"{where} has other settings than when it was measured: another version of it is installed")
     settings = {key: convert(values[key], hint, f"{where}: setting {key!r}") for key, (hint, _) in hints.items()}
     return Choice(name, tuple(settings.items()), name)
+
+
+def check_names(config: Config) -> None:
+    """Refuse a section for a plugin that is not installed, and a setting that the plugin does not have."""
+    datasets = config.values.get("dataset", {})
+    for name in datasets:
+        find("dataset", name)
+    for part in (config.values, *datasets.values()):
+        for kind in KINDS:
+            for name, settings in part.get(kind, {}).items():
+                known = settings_of(find(kind, name))
+                for key in settings:
+                    if key not in known:
+                        raise unknown(f"setting of {kind} {name!r}", key, known)
 
 
 def expand(kind: str, text: str) -> str:
@@ -114,9 +130,8 @@ def expand(kind: str, text: str) -> str:
 def build(base: type[Plugin], choice: Choice) -> Plugin:
     """Make the plugin that a choice names; a plugin that refuses its settings says why in one line."""
     kind = next(kind for kind, known in BASES.items() if known is base)
+    plugin = find(kind, choice.name)
     try:
-        return cast(Plugin, table(kind).classes[choice.name](**dict(choice.settings)))
-    except KeyError:
-        raise unknown(kind, choice.name, table(kind)) from None
+        return cast(Plugin, plugin(**dict(choice.settings)))
     except (ValueError, TypeError) as error:
         raise UseError(f"{kind} {choice}: {error}") from None

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -69,7 +69,6 @@ class ResultRow:
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
-IDENTITY = COLUMNS[: COLUMNS.index("n")]
 
 
 def order(row: ResultRow) -> tuple[object, ...]:
@@ -118,17 +117,20 @@ def read_rows(path: Path) -> list[ResultRow]:
             return [from_texts(record) for record in reader]
     except FileNotFoundError:
         raise UseError(f"no results at {path}") from None
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, ZeroDivisionError, csv.Error) as error:
         raise UseError(f"cannot read {path}: {error}") from None
 
 
-def from_texts(record: dict[str, str]) -> ResultRow:
-    """Make a row from a CSV record."""
+def from_texts(record: Mapping[str, str | None]) -> ResultRow:
+    """Make a row from a CSV record; one that was cut off is an error."""
     hints = typing.get_type_hints(ResultRow)
+    Fraction(record["eps"] or 0)
     return ResultRow(**{name: _value(record[name], hints[name]) for name in COLUMNS})
 
 
-def _value(text: str, hint: object) -> typing.Any:
+def _value(text: str | None, hint: object) -> typing.Any:
+    if text is None:
+        raise ValueError("a row is cut off")
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if text == "" and type(None) in options:
         return None

@@ -17,7 +17,17 @@ from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpac
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.devices import Precision, describe, place
 from rrbench.errors import CellError, UseError, first_line
-from rrbench.evaluation import KEPT_IMAGES, Attacked, Subject, metrics_of, notes, run_attack, score, to_numpy
+from rrbench.evaluation import (
+    KEPT_IMAGES,
+    Attacked,
+    Subject,
+    distances_of,
+    metrics_of,
+    notes,
+    run_attack,
+    score,
+    to_numpy,
+)
 from rrbench.names import Choice
 from rrbench.plan import Cell, Plan, Training, digest, identity
 from rrbench.progress import Report, Silent
@@ -199,6 +209,7 @@ class Runner:
             self._row(cell),
             n=len(scores.labels),
             **metrics._asdict(),
+            **distances_of(scores)._asdict(),
             note=notes(subject, victim.rejector),
             seconds=round(attacked.seconds, 3),
             gradients=round(attacked.gradients, 3),
@@ -255,6 +266,8 @@ class Runner:
     def _save_moved(self, key: str, attacked: Attacked, with_features: bool) -> None:
         """Store what the network said, so that a rejector added later needs no new attack."""
         arrays = {"seconds": np.asarray(attacked.seconds), "gradients": np.asarray(attacked.gradients)}
+        if attacked.distances is not None and attacked.reached is not None:
+            arrays |= {"distances": to_numpy(attacked.distances), "reached": to_numpy(attacked.reached)}
         arrays["images"] = to_numpy(attacked.images[: None if "images" in self.keep else KEPT_IMAGES])
         for name, outputs in (("moved", attacked.outputs), ("boldest", attacked.boldest)):
             for part, tensor in outputs._asdict().items():
@@ -280,7 +293,8 @@ class Runner:
             return Outputs(features, logits, tensor(f"{name}_head"))
 
         seconds, gradients = float(arrays["seconds"]), float(arrays["gradients"])
-        return Attacked(outputs("moved"), outputs("boldest"), tensor("images"), seconds, gradients)
+        minimal = (tensor("distances"), tensor("reached")) if "distances" in arrays else (None, None)
+        return Attacked(outputs("moved"), outputs("boldest"), tensor("images"), seconds, gradients, *minimal)
 
 
 def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from rrbench.errors import UseError
 from rrbench.names import unknown
-from rrbench.rows import COLUMNS, ResultRow, order
+from rrbench.rows import COLUMNS, ResultRow, order, to_csv
 
 LAYOUTS = ("text", "markdown", "csv")
 PERCENTAGES = frozenset(
@@ -25,7 +25,9 @@ PERCENTAGES = frozenset(
 
 
 def results_table(rows: Sequence[ResultRow], layout: str = "text") -> str:
-    """Show the main columns of every row, one block for each data set, network, preset and seed."""
+    """Show the main columns of every row, a block for each data set, network, preset and seed; as CSV, all columns."""
+    if layout == "csv":
+        return to_csv(sorted(rows, key=order)).rstrip("\n")
     blocks: dict[str, list[ResultRow]] = {}
     for row in sorted(rows, key=order):
         title = f"{row.dataset}, {row.network}, preset {row.preset}, seed {row.seed}, n={row.n or '?'}"
@@ -80,22 +82,26 @@ def _failures(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def pivot_table(rows: Sequence[ResultRow], by: str, metric: str, layout: str = "text") -> str:
-    """Show one metric: a line for each checkpoint and rejector, a column for each value of `by`."""
+    """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`."""
     for name in (by, metric):
         if name not in COLUMNS:
             raise unknown("column", name, COLUMNS)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     columns: dict[str, None] = {}
-    keys = ("dataset", "network", "trained_as", "rejector")
-    varying = [key for key in keys if len({getattr(row, key) for row in rows}) > 1 or key == "rejector"]
+    keys = [key for key in ("dataset", "network", "trained_as", "rejector", "attack") if key != by]
+    varying = [key for key in keys if key == "rejector" or len({_shown(row, key) for row in rows}) > 1]
     for row in sorted(rows, key=order):
-        value = f"{row.attack} {budget_text(row)}".strip() if by == "attack" else str(getattr(row, by))
+        value = _shown(row, by)
         columns[value] = None
-        line = lines.setdefault(tuple(getattr(row, key) for key in varying), {})
+        line = lines.setdefault(tuple(_shown(row, key) for key in varying), {})
         line.setdefault(value, []).append(number(row, metric) if row.status == "ok" else "failed")
     header = [*varying, *columns]
     cells = [[*key, *(" ".join(line.get(column, ["missing"])) for column in columns)] for key, line in lines.items()]
     return render(header, cells, layout, metric)
+
+
+def _shown(row: ResultRow, key: str) -> str:
+    return f"{row.attack} {budget_text(row)}".strip() if key == "attack" else str(getattr(row, key))
 
 
 def budget_text(row: ResultRow) -> str:

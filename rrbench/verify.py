@@ -13,7 +13,7 @@ from rrbench import zoo
 from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.devices import Precision, place
 from rrbench.errors import CellError, UseError
-from rrbench.evaluation import Scores, Subject, certainties, metrics_of, run_attack, score
+from rrbench.evaluation import Scores, Subject, certainties, distances_of, metrics_of, run_attack, score
 from rrbench.files import sha256
 from rrbench.plan import parse_cell_budget
 from rrbench.progress import Report
@@ -80,7 +80,8 @@ class Verifier:
 
     def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
-        for name, value in metrics_of(scores, rule, resamples, record.row.seed)._asdict().items():
+        metrics = metrics_of(scores, rule, resamples, record.row.seed)._asdict() | distances_of(scores)._asdict()
+        for name, value in metrics.items():
             stated = getattr(record.row, name)
             if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
                 self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")

@@ -22,6 +22,9 @@ class Pgd(Attack):
     keep: Keep = "last"
     select: Select = "ce"
 
+    def __post_init__(self) -> None:
+        check_effort(self.steps, self.restarts, self.step)
+
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Ascend cross-entropy; among wrong images `evade` prefers the most confident one."""
         return search(
@@ -41,6 +44,12 @@ class Pgd(Attack):
     def gradients_per_image(self, classes: int) -> int:
         """Return steps x restarts."""
         return self.steps * self.restarts
+
+
+def check_effort(steps: int, restarts: int, step: Fraction | None) -> None:
+    """Refuse an attack that would return the clean images, or go downhill, and make every network look robust."""
+    if steps < 0 or restarts < 1 or (step is not None and step <= 0):
+        raise ValueError("steps must be at least 0, restarts at least 1, and step above 0")
 
 
 def step_size(step: Fraction | None, budget: Budget) -> float:

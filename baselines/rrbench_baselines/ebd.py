@@ -31,7 +31,8 @@ class Ebd(Rejector):
         high = F.relu(certainty - self.m_out).square()
         low = F.relu(self.m_in - certainty).square()
         # Sums over masks rather than indexing: no wait for the device inside a training step.
-        hinges = (high * ~right).sum() / (~right).sum() + (low * right).sum() / right.sum()
+        # An empty group counts as one input: 0 / 0, though left out below, would make every gradient NaN.
+        hinges = (high * ~right).sum() / (~right).sum().clamp_min(1) + (low * right).sum() / right.sum().clamp_min(1)
         both = right.any() & ~right.all()
         return classifier_loss + self.weight * torch.where(both, hinges, 0.0)
 

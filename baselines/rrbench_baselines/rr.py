@@ -16,7 +16,6 @@ class RR(Rejector):
     """Certainty is R-Con: confidence times A, where A (the head) learns p[true] / p[predicted]."""
 
     needs = frozenset({"head"})
-    is_probability = True
     paper = "Pang et al. 2022, arXiv 2105.14785"
     scores = "R-Con: confidence times the head's rectification A"
 
@@ -25,6 +24,11 @@ class RR(Rejector):
     weight: float = 1.0
     form: Literal["product", "difference", "head", "confidence"] = "product"
     stop_gradient: bool = True
+
+    @property
+    def is_probability(self) -> bool:
+        """All but the difference, which may be negative, are products of probabilities."""
+        return self.score == "con" or self.form != "difference"
 
     def training_key(self) -> str:
         """Name the settings that the loss uses; `score` only reads the trained network."""
@@ -40,8 +44,7 @@ class RR(Rejector):
         if self.form == "product":
             return confidence * rectifier
         if self.form == "difference":
-            # The paper's footnote gives no code: clamped so that BCE stays defined.
-            return (confidence - rectifier).clamp(1e-6, 1 - 1e-6)
+            return confidence - rectifier
         return rectifier if self.form == "head" else confidence
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
@@ -51,7 +54,9 @@ class RR(Rejector):
         target = probability.gather(1, labels[:, None]).squeeze(1).detach()
         if self.stop_gradient:
             confidence = confidence.where(predicted != labels, confidence.detach())
-        rectified = self.rectified(confidence, outputs).clamp(0.0, 1.0)
+        # The paper's footnote on the difference gives no code: this keeps its BCE defined.
+        edge = 1e-6 if self.form == "difference" else 0.0
+        rectified = self.rectified(confidence, outputs).clamp(edge, 1 - edge)
         return classifier_loss + self.weight * F.binary_cross_entropy(rectified, target).to(classifier_loss.dtype)
 
     def certainty(self, outputs: Outputs) -> Tensor:

@@ -1,14 +1,18 @@
 """What the tests of whole runs share: a recipe that trains in a second, and three checkpoints made with it once."""
 
 import shutil
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 
-from rrbench import api
+from rrbench import api, cli
 from rrbench.progress import Advance
 from rrbench.rows import ResultRow
 
@@ -71,6 +75,15 @@ class Bench:
         return [*map(str, options), "--retrain"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_throughout() -> Iterator[None]:
+    """Keep PyTorch to one thread: on tiny tensors threads mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration file whose trainings take about a second."""
@@ -98,3 +111,27 @@ def bench(trained: Path, tiny: Path, tmp_path: Path) -> Bench:
 def empty(tiny: Path, tmp_path: Path) -> Bench:
     """A work folder in which everything is still to be trained."""
     return Bench(tmp_path / "runs", tiny)
+
+
+class Answer(NamedTuple):
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Run a command as the shell would, but in this process: torch is imported already."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["rrbench", *map(str, arguments)])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        code = stopped.value.code
+        return Answer(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return call

@@ -1,0 +1,230 @@
+"""CW, the smallest push to a wrong answer (Carlini and Wagner, 2017, arXiv 1608.04644).
+
+With `goal=adaptive` the rejector must be fooled too (Pang et al., 2022, arXiv 2105.14785, Table 7).
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.ascent import Score, margin, wide
+from rrbench.errors import CellError
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Outputs, Victim
+from rrbench_attacks.objectives import confidence
+
+INSIDE = 0.999999  # images are shrunk by this, so that black and white stay finite in tanh space
+HIGHEST, UNBOUNDED = 1e10, 1e9  # the weight's first upper bound; an upper bound from here up counts as none
+CHECKS = 10  # of the progress of one descent
+STALLED = 0.999999  # a loss above this share of the one at the check before is no progress
+SHARPNESS = 40  # p of the p-norm that stands for the maximum
+WRONG = -math.inf  # the floor of the normal goal: any certainty will do
+
+
+class Record:
+    """Per input, the nearest image that reached the goal (wrong, certainty above `floor`) and the boldest wrong one.
+
+    Nothing here waits for the device; a NaN is remembered and raised once, at the end.
+    """
+
+    def __init__(self, batch: Batch, certainty: Score, farthest: float) -> None:
+        self.labels, self.certainty, self.farthest = batch.labels, certainty, farthest
+        self.answer, self.boldest = batch.images.clone(), batch.images.clone()
+        self.boldness = torch.full(batch.labels.shape, -math.inf, dtype=torch.float64, device=batch.labels.device)
+        self.broken = torch.zeros_like(batch.labels, dtype=torch.bool)
+        self.aim(WRONG)
+
+    def aim(self, floor: float) -> None:
+        """Begin a goal: the answers so far become the start, from which distance is measured."""
+        self.floor, self.start, self.answer = floor, self.answer, self.answer.clone()
+        self.distance = torch.full_like(self.boldness, self.farthest)
+
+    def see(self, rows: Tensor, images: Tensor, outputs: Outputs, certainty: Tensor, distance: Tensor) -> Tensor:
+        """Take note of one candidate for each of `rows`, and tell which reach the goal."""
+        certainty, distance = certainty.detach().double(), distance.double()
+        wrong = outputs.logits.argmax(1) != self.labels[rows]
+        bolder = wrong & (certainty > self.boldness[rows])
+        self.boldness[rows] = torch.where(bolder, certainty, self.boldness[rows])
+        self.boldest[rows] = torch.where(wide(bolder, images), images, self.boldest[rows])
+        reached = wrong & (certainty > self.floor) & (distance < self.farthest)
+        nearer = reached & (distance < self.distance[rows])
+        self.distance[rows] = torch.where(nearer, distance, self.distance[rows])
+        self.answer[rows] = torch.where(wide(nearer, images), images, self.answer[rows])
+        return reached
+
+    def moved(self) -> Moved:
+        """Return what was kept; a NaN seen on the way is an error, never a robust image."""
+        if bool(self.broken.any()):
+            raise CellError(f"NaN or infinite scores on {int(self.broken.sum())} attacked inputs")
+        return Moved(self.answer, self.boldest, self.distance < self.farthest)
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015, arXiv 1412.6980) on a batch from which images can be dropped."""
+
+    def __init__(self, position: Tensor, learning_rate: float) -> None:
+        self.position, self.learning_rate, self.count = position, learning_rate, 0
+        self.first, self.second = torch.zeros_like(position), torch.zeros_like(position)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all images but `rows`."""
+        self.position, self.first, self.second = self.position[rows], self.first[rows], self.second[rows]
+
+    def descend(self, gradient: Tensor) -> None:
+        """Take one step down."""
+        self.count += 1
+        self.first = self.first.lerp(gradient, 1 - 0.9)
+        self.second = self.second.lerp(gradient.square(), 1 - 0.999)
+        spread = (self.second / (1 - 0.999**self.count)).sqrt() + 1e-8
+        self.position = self.position.addcdiv(self.first, spread, value=-self.learning_rate / (1 - 0.9**self.count))
+
+
+@dataclass(frozen=True)
+class CarliniWagner(Attack):
+    """Descends distance + c * shortfall in tanh space with Adam; each image searches for its own smallest c.
+
+    An image that never reaches the goal is answered with the start, and one already there with itself,
+    up to the rounding of tanh space (1e-6 a pixel).
+    """
+
+    needs_budget = False
+    paper = "Carlini & Wagner 2017, arXiv 1608.04644"
+    cost = "at most steps x searches gradients an image, twice that for goal=adaptive with start=phase1"
+    farthest: ClassVar[float]  # a success counts below this distance
+
+    goal: Literal["normal", "adaptive"] = "normal"  # wrong; or wrong and surer than the median right training input
+    c0: float = 0.01
+    learning_rate: float = 0.005
+    steps: int = 1000
+    searches: int = 9
+    stop: Literal["image", "batch"] = "image"  # a descent ends with no new lowest loss; batch: as released
+    start: Literal["clean", "phase1"] = "clean"  # of goal=adaptive; phase1: the normal goal's answer, as released
+
+    def __post_init__(self) -> None:
+        if not (self.c0 > 0 and self.learning_rate > 0 and self.steps >= 1 and self.searches >= 1):
+            raise ValueError("c0 and learning_rate must be above 0, and steps and searches at least 1")
+
+    @property
+    def is_adaptive(self) -> bool:  # type: ignore[override]  # here it depends on a setting
+        """Tell whether the attack looks at the rejector."""
+        return self.goal == "adaptive"
+
+    @abstractmethod
+    def distance(self, delta: Tensor) -> Tensor:
+        """Return each image's distance, by which the nearest is kept."""
+
+    def penalty(self, delta: Tensor) -> Tensor:
+        """Return what is descended for the distance."""
+        return self.distance(delta)
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Return for every input the nearest image found, and whether one was found."""
+        if self.goal == "normal":
+            record = Record(batch, confidence, self.farthest)
+            self.search(victim.network, record)
+            return record.moved()
+        median = victim.calibration.median if victim.calibration else math.nan
+        if math.isnan(median):
+            raise CellError("the adaptive goal needs the median certainty of training inputs, and there are none")
+        record = Record(batch, victim.certainty, self.farthest)
+        if self.start == "phase1":
+            self.search(victim.network, record)
+        record.aim(median)
+        self.search(victim.network, record)
+        return record.moved()
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return steps x searches, twice where there are two phases."""
+        return self.steps * self.searches * (2 if self.is_adaptive and self.start == "phase1" else 1)
+
+    def search(self, network: Network, record: Record) -> None:
+        """Search each image's weight c: ten times more while it fails, then by halves."""
+        low = torch.zeros_like(record.distance)
+        high, weight = torch.full_like(low, HIGHEST), torch.full_like(low, self.c0)
+        for _ in range(self.searches):
+            reached = self.descend(network, record, weight)
+            high = torch.where(reached, torch.minimum(high, weight), high)
+            low = torch.where(reached, low, torch.maximum(low, weight))
+            weight = torch.where(high < UNBOUNDED, (low + high) / 2, weight * 10)
+
+    def descend(self, network: Network, record: Record, weight: Tensor) -> Tensor:
+        """Descend from the start with each image's weight, and tell which images reached the goal on the way.
+
+        Images that stall leave the batch.
+        """
+        images, labels = record.start, record.labels
+        rows = torch.arange(len(labels), device=labels.device)
+        centre = (INSIDE * (2 * images - 1)).atanh()
+        adam = Adam(torch.zeros_like(images), self.learning_rate)
+        reached = torch.zeros_like(record.broken)
+        lowest = last = torch.full_like(weight, math.inf)
+        for step in range(self.steps):
+            offset = adam.position.requires_grad_()
+            with torch.enable_grad():
+                moved = ((centre + offset).tanh() + 1) / 2
+                outputs = network(moved)
+                certainty = record.certainty(outputs, labels)
+                shortfall = F.relu(margin(outputs.logits, labels))
+                if record.floor != WRONG:
+                    if not certainty.requires_grad:
+                        raise CellError("this certainty has no gradient: it cannot be attacked by gradient descent")
+                    shortfall = shortfall + F.relu(record.floor - certainty)
+                loss = self.penalty(moved - images) + weight * shortfall
+                (gradient,) = torch.autograd.grad(loss.sum(), offset)
+            adam.position, moved, loss = offset.detach(), moved.detach(), loss.detach()
+            reached[rows] |= record.see(rows, moved, outputs, certainty, self.distance(moved - images))
+            # Differs from the release: an image's own loss swings, so its lowest since the last check counts.
+            lowest = torch.minimum(lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss)
+            if step % max(self.steps // CHECKS, 1) == 0:
+                record.broken[rows] |= lowest.isnan()
+                going, last = lowest <= STALLED * last, lowest
+                if not bool(going.all()):
+                    rows, images, labels, centre, weight, lowest, last, gradient = (
+                        part[going] for part in (rows, images, labels, centre, weight, lowest, last, gradient)
+                    )
+                    adam.keep(going)
+                if not len(rows):
+                    break
+            adam.descend(gradient)
+        record.broken[rows] |= lowest.isnan()
+        return reached
+
+
+@dataclass(frozen=True)
+class CwL2(CarliniWagner):
+    """CW with the squared l2 distance."""
+
+    norms = frozenset({"l2"})
+    maximises = "the smallest l2 push to a wrong answer, with goal=adaptive to one that is accepted"
+    farthest = 1e10
+
+    def distance(self, delta: Tensor) -> Tensor:
+        """Return the squared l2 norm."""
+        return delta.flatten(1).square().sum(1)
+
+
+@dataclass(frozen=True)
+class CwLinf(CarliniWagner):
+    """CW with the largest change of a pixel."""
+
+    norms = frozenset({"linf"})
+    maximises = "the smallest linf push to a wrong answer, with goal=adaptive to one that is accepted"
+    farthest = 1.0
+
+    maximum: Literal["plain", "smooth"] = "plain"  # plain moves one pixel at a time; smooth: a squared p-norm
+
+    def distance(self, delta: Tensor) -> Tensor:
+        """Return the linf norm."""
+        return delta.flatten(1).abs().amax(1)
+
+    def penalty(self, delta: Tensor) -> Tensor:
+        """Return the maximum, or a smooth surrogate that pulls at every pixel near it."""
+        if self.maximum == "plain":
+            return self.distance(delta)
+        largest = self.distance(delta.detach()).clamp_min(1e-12)
+        scaled: Tensor = torch.linalg.vector_norm((delta / wide(largest, delta)).flatten(1), SHARPNESS, 1)
+        return (largest * scaled).square()

@@ -1,0 +1,179 @@
+"""Selective and orthogonal PGD (Bryniarski et al., 2022, arXiv 2106.15023): one goal at a time, never a weighted sum.
+
+The goals: a wrong answer (cross-entropy) and a certain rejector (log R, `Victim.log_certainty`).
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rrbench.ascent import Keep, Score, Select, Tracker, project, random_start, search, slope, step_up, wide
+from rrbench.errors import CellError
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench_attacks.adaptive import log_rejector
+from rrbench_attacks.pgd import check_effort, step_size
+
+BUFFER = 0.05  # an answer counts as wrong once it would be so with this much added to the true logit, as released
+
+
+@dataclass(frozen=True)
+class OneGoalAtATime(Attack):
+    """The settings of both attacks.
+
+    Differs from the paper: starts are random, and not the clean image.
+    """
+
+    is_adaptive = True
+    paper = "Bryniarski et al. 2022, arXiv 2106.15023"
+
+    steps: int = 100
+    restarts: int = 1
+    step: Fraction | None = None  # None: a quarter of the radius
+    target: int | None = None  # the answer wanted; None: any wrong one, and so for inputs of this very class
+    keep: Keep = "best"
+    select: Select = "evade"
+
+    def __post_init__(self) -> None:
+        check_effort(self.steps, self.restarts, self.step)
+        if self.target is not None and self.target < 0:
+            raise ValueError("target must be a class, so at least 0")
+
+
+@dataclass(frozen=True)
+class SelectivePgd(OneGoalAtATime):
+    """Climbs the classifier's loss while the answer is right, and the rejector's certainty while it is wrong."""
+
+    maximises = "cross-entropy while the answer is right, else certainty"
+    cost = "steps x restarts gradients an image"
+
+    beyond: bool = True  # certainty is climbed beyond the deployed threshold too; False: back to the loss from there
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Ascend whichever goal is not reached."""
+        return search(
+            victim.network,
+            batch,
+            budget,
+            draws,
+            [selective(victim, self.target, self.beyond)],
+            victim.certainty,
+            steps=self.steps,
+            restarts=self.restarts,
+            step=step_size(self.step, budget),
+            keep=self.keep,
+            select=self.select,
+        )
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return steps x restarts."""
+        return self.steps * self.restarts
+
+
+@dataclass(frozen=True)
+class OrthogonalPgd(OneGoalAtATime):
+    """Climbs one goal along the part of its gradient that leaves the other, to first order, as it is.
+
+    In linf the sign of that part is taken, as published, and the other goal does change.
+    Differs from the paper: a gradient that runs along the other goal's is taken whole. While an answer is right,
+    confidence and cross-entropy are one, and nothing but rounding would be left to climb.
+    """
+
+    maximises = "cross-entropy while the answer is right, else certainty, each across the other's gradient"
+    cost = "2 x steps x restarts gradients an image"
+
+    remainder: float = 0.5  # a gradient of which less than this share would be left is taken whole; 0: as published
+    every: int | None = None  # k: certainty at every k-th step and cross-entropy at the others, whatever the answer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every is not None and self.every < 1:
+            raise ValueError("every must be at least 1")
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Climb from random starts, and keep one answer per input over all of them."""
+        wrong, certain = classifier_loss(self.target), log_rejector(victim)
+        first, second = slice(batch.size), slice(batch.size, None)
+        tracker = Tracker(batch, victim.certainty, self.keep, self.select)
+
+        def goals(outputs: Outputs) -> Tensor:
+            return torch.cat([wrong(outputs.at(first), batch.labels), certain(outputs.at(second), batch.labels)])
+
+        for restart in range(self.restarts):
+            moved = random_start(batch, budget.norm, budget.eps, draws, restart)
+            for index in range(self.steps):
+                # Each image twice: one pass gives both gradients, and both are counted.
+                outputs, values, gradients = slope(victim.network, torch.cat([moved, moved]), goals)
+                outputs = outputs.at(first)
+                tracker.see(moved, outputs, values[first] + values[second], is_last=False)
+                turn = crossed(outputs.logits, batch.labels, self.target)
+                if self.every is not None:
+                    turn = torch.full_like(turn, index % self.every == 0)
+                direction = torch.where(
+                    wide(turn, moved),
+                    across(gradients[second], gradients[first], self.remainder),
+                    across(gradients[first], gradients[second], self.remainder),
+                )
+                moved = step_up(moved, direction, budget.norm, step_size(self.step, budget))
+                moved = project(moved, batch.images, budget.norm, budget.eps)
+            with torch.no_grad():
+                outputs = victim.network(moved)
+                value = wrong(outputs, batch.labels) + certain(outputs, batch.labels)
+                tracker.see(moved, outputs, value, is_last=True)
+        return tracker.moved()
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return 2 x steps x restarts: one gradient of each goal."""
+        return 2 * self.steps * self.restarts
+
+
+def classifier_loss(target: int | None) -> Score:
+    """Return cross-entropy to the label, or log p_target where a target is wanted."""
+
+    def loss(outputs: Outputs, labels: Tensor) -> Tensor:
+        away = F.cross_entropy(outputs.logits, labels, reduction="none")
+        if target is None:
+            return away
+        if target >= outputs.logits.shape[1]:
+            raise CellError(f"target {target} is none of the network's {outputs.logits.shape[1]} classes")
+        towards = outputs.logits.log_softmax(1)[:, target]
+        return torch.where(labels == target, away, towards)
+
+    return loss
+
+
+def crossed(logits: Tensor, labels: Tensor, target: int | None) -> Tensor:
+    """Tell which answers are what the attack wants, by a buffer."""
+    answers = logits.scatter_add(1, labels[:, None], torch.full_like(logits[:, :1], BUFFER)).argmax(1)
+    wrong = answers != labels
+    return wrong if target is None else wrong & ((answers == target) | (labels == target))
+
+
+def selective(victim: Victim, target: int | None, beyond: bool) -> Score:
+    """Return log R where the answer is wrong (and, unless `beyond`, still rejected), else the classifier's loss."""
+    loss, certain = classifier_loss(target), log_rejector(victim)
+    # Without a threshold nothing counts as accepted: no comparison with NaN holds.
+    threshold = math.nan if beyond or victim.calibration is None else victim.calibration.threshold
+
+    def objective(outputs: Outputs, labels: Tensor) -> Tensor:
+        accepted = victim.certainty(outputs, labels) >= threshold
+        turn = crossed(outputs.logits, labels, target) & ~accepted
+        return torch.where(turn, certain(outputs, labels), loss(outputs, labels))
+
+    return objective
+
+
+def across(gradient: Tensor, other: Tensor, remainder: float) -> Tensor:
+    """Return the part of a unit gradient orthogonal to another, or all of it where less than `remainder` is left."""
+    along, onto = unit(gradient), unit(other)
+    rest = along - (along * onto).sum(1, keepdim=True) * onto
+    left = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+    return torch.where(left < remainder, along, rest).view_as(gradient).to(gradient.dtype)
+
+
+def unit(gradient: Tensor) -> Tensor:
+    """Return each image's gradient as one float64 row of length 1, or 0."""
+    return F.normalize(gradient.flatten(1).double(), dim=1, eps=1e-300)

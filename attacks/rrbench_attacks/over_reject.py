@@ -1,0 +1,134 @@
+"""Over-rejection: the smallest push that makes a right answer be refused, an attack on availability (ours)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rrbench.ascent import margin, norms, step_up, wide
+from rrbench.errors import CellError
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Norm, Outputs, Victim
+
+FIRST = 1 / 32  # the first radius, as a share of the largest that images in [0, 1] can need
+
+
+@dataclass(frozen=True)
+class OverReject(Attack):
+    """Descends certainty inside a ball whose radius each image searches for by itself.
+
+    The goal: the answer is still right, and its certainty is below the deployed threshold. A right answer
+    that is refused already has reached it unmoved; an answer that is wrong already does not count as reached.
+    Where the goal is not reached the clean image is returned.
+    """
+
+    is_adaptive = True
+    needs_budget = False
+    maximises = "the smallest push that makes a right answer be refused"
+    cost = "at most steps x searches x restarts gradients an image"
+
+    steps: int = 50
+    searches: int = 10
+    restarts: int = 1  # the first from the clean image, the others from random points half a radius away
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.searches, self.restarts) < 1:
+            raise ValueError("steps, searches and restarts must be at least 1")
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Search each image's radius: twice as large while it fails, then by halves."""
+        threshold = victim.calibration.threshold if victim.calibration else math.nan
+        if math.isnan(threshold):
+            raise CellError("over-reject needs the deployed threshold, and there is no calibration data to fit it")
+        hunt = Hunt(victim, batch, budget.norm, threshold)
+        largest = 1.0 if budget.norm == "linf" else math.sqrt(batch.images.shape[1:].numel())
+        low, radius = torch.zeros_like(hunt.distance), torch.full_like(hunt.distance, FIRST * largest)
+        for search in range(self.searches):
+            rows = (hunt.is_open & (low < largest)).nonzero().squeeze(1)
+            for restart in range(self.restarts):
+                start = batch.images[rows]
+                if restart:
+                    noise = draws.normal(batch.ids[rows], tuple(start.shape[1:]), search * self.restarts + restart)
+                    start = push(start, noise.to(start.dtype), budget.norm, radius[rows] / 2).clamp(0.0, 1.0)
+                rows = hunt.descend(rows, start, radius[rows], self.steps)
+            low[rows] = radius[rows]
+            # A failure farther out than a success tells nothing.
+            low = torch.where(low < hunt.distance, low, 0.0)
+            is_found = hunt.distance.isfinite()
+            radius = torch.where(is_found, (low + hunt.distance) / 2, (2 * radius).clamp_max(largest))
+        return Moved(hunt.answer, None, hunt.distance.isfinite())
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return steps x searches x restarts."""
+        return self.steps * self.searches * self.restarts
+
+
+class Hunt:
+    """Per input, the nearest image seen that is answered right and refused."""
+
+    def __init__(self, victim: Victim, batch: Batch, norm: Norm, threshold: float) -> None:
+        self.victim, self.batch, self.norm, self.threshold = victim, batch, norm, threshold
+        with torch.no_grad():
+            outputs = victim.network(batch.images)
+            right, refused = self.judge(outputs, victim.certainty(outputs, batch.labels), batch.labels)
+        self.answer, self.is_open = batch.images.clone(), right & ~refused
+        self.distance = torch.zeros_like(batch.images.flatten(1)[:, 0]).where(right & refused, math.inf)
+
+    def judge(self, outputs: Outputs, certainty: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Tell which answers are right, and which are refused."""
+        if not bool(certainty.isfinite().all() & outputs.logits.isfinite().all()):
+            raise CellError("NaN or infinite scores on attacked inputs")
+        return outputs.logits.argmax(1) == labels, certainty < self.threshold
+
+    def descend(self, rows: Tensor, moved: Tensor, radius: Tensor, steps: int) -> Tensor:
+        """Descend certainty inside each image's radius, and return the rows that did not reach the goal.
+
+        An answer that has become wrong climbs back to the right one. Images that reach the goal leave the batch.
+        """
+        for step in range(steps + 1):
+            if not len(rows):
+                break
+            is_last = step == steps
+            images, labels = self.batch.images[rows], self.batch.labels[rows]
+            moved.requires_grad_(not is_last)
+            with torch.enable_grad():
+                outputs = self.victim.network(moved)
+                certainty = self.victim.certainty(outputs, labels)
+            right, refused = self.judge(outputs, certainty, labels)
+            found = right & refused
+            self.keep(rows[found], images[found], moved.detach()[found])
+            if not is_last:
+                if not certainty.requires_grad:
+                    raise CellError("this certainty has no gradient: it cannot be attacked by gradient descent")
+                with torch.enable_grad():
+                    objective = torch.where(right, -certainty, margin(outputs.logits, labels))
+                    (gradient,) = torch.autograd.grad(objective.sum(), moved)
+                size = radius * (0.5 * (1 - step / steps))
+                moved = within(push(moved.detach(), gradient, self.norm, size), images, self.norm, radius)
+            rows, moved, radius = rows[~found], moved[~found], radius[~found]
+        return rows
+
+    def keep(self, rows: Tensor, images: Tensor, moved: Tensor) -> None:
+        """Keep what is nearer than all before."""
+        delta = (moved - images).flatten(1)
+        distance = delta.abs().amax(1) if self.norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
+        nearer = distance < self.distance[rows]
+        self.distance[rows[nearer]] = distance[nearer]
+        self.answer[rows[nearer]] = moved[nearer]
+
+
+def push(moved: Tensor, direction: Tensor, norm: Norm, size: Tensor) -> Tensor:
+    """Move each image by its own size along the steepest direction of the norm, however faint that is."""
+    largest = wide(direction.flatten(1).abs().amax(1), direction)
+    unit = direction / largest.clamp_min(torch.finfo(direction.dtype).tiny)
+    return moved + wide(size, moved) * step_up(torch.zeros_like(moved), unit, norm, 1.0)
+
+
+def within(moved: Tensor, images: Tensor, norm: Norm, radius: Tensor) -> Tensor:
+    """Bring each image back into its own ball round the clean one, then into [0, 1]."""
+    delta, size = moved - images, wide(radius, images)
+    if norm == "linf":
+        delta = torch.minimum(torch.maximum(delta, -size), size)
+    else:
+        delta = delta * (size / norms(delta).clamp_min(1e-12)).clamp_max(1.0)
+    return (images + delta).clamp(0.0, 1.0)

@@ -1,0 +1,316 @@
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.datasets.digits import Digits
+from rrbench.draws import HashedDraws
+from rrbench.errors import CellError
+from rrbench.names import parse, resolve
+from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
+from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
+
+BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
+SHORT = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 5}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """On networks as small as these a second thread only waits for the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass
+class Confidence(Rejector):
+    is_probability = True
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.double().softmax(1).amax(1)
+
+
+@dataclass
+class Rectified(Confidence):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return super().certainty(outputs) * outputs.head[:, 0].double().sigmoid()
+
+
+@dataclass
+class Energy(Rejector):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.logsumexp(1)
+
+
+@dataclass
+class Constant(Rejector):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return torch.ones(len(outputs.logits))
+
+
+@dataclass
+class Linear:
+    """Two classes and 64 pixels; the boundary is a plane."""
+
+    weights: Tensor  # (64,), of the logit by which class 1 leads
+    sizes: list[int] = field(default_factory=list)  # of the batches asked for gradients
+
+    def __call__(self, images: Tensor) -> Outputs:
+        if images.requires_grad:
+            self.sizes.append(len(images))
+        flat = images.flatten(1)
+        lead = (flat - 0.5) @ self.weights
+        return Outputs(flat, torch.stack([torch.zeros_like(lead), lead], 1), lead[:, None] / 4)
+
+    def nearest(self, batch: Batch, norm: Norm, lead: float = 0.0) -> Tensor:
+        """How far it is to where the wrong class leads by `lead`."""
+        margin = self(batch.images).logits[:, 1] * (2 * batch.labels - 1) + lead
+        return margin / torch.linalg.vector_norm(self.weights, ord=1 if norm == "linf" else 2)
+
+
+def linear(count: int = 12, seed: int = 0) -> tuple[Linear, Batch]:
+    """Inputs of both classes, well inside [0, 1], at linf distances of 0.02 to 0.06 from the plane."""
+    generator = torch.Generator().manual_seed(seed)
+    network = Linear(torch.randn(64, generator=generator))
+    images = 0.35 + 0.3 * torch.rand(count, 64, generator=generator)
+    labels = torch.arange(count) % 2
+    far = torch.linspace(0.02, 0.06, count) * network.weights.abs().sum() * (2 * labels - 1)
+    step = far - (images - 0.5) @ network.weights
+    images = images + step[:, None] * network.weights / network.weights.square().sum()
+    return network, Batch(images.view(count, 1, 8, 8), labels, torch.arange(count))
+
+
+@cache
+def digits(count: int = 100) -> tuple[nn.Module, Batch]:
+    """A small network with a head, trained on digits for a second."""
+    torch.manual_seed(0)
+    body, head = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU()), nn.Linear(64, 11)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, head
+
+        def forward(self, images: Tensor) -> Outputs:
+            features = self.body(images)
+            outputs = self.head(features)
+            return Outputs(features, outputs[:, :10], outputs[:, 10:])
+
+    network, train = Network(), Digits().load("train").at(slice(500))
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(60):
+        outputs = network(train.images)
+        right = (outputs.logits.argmax(1) == train.labels).float()
+        loss = F.cross_entropy(outputs.logits, train.labels)
+        loss = loss + F.binary_cross_entropy_with_logits(outputs.head[:, 0], right)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return network.requires_grad_(False), Digits().load("test").at(slice(count))
+
+
+def run(
+    attack: CarliniWagner,
+    network: Callable[[Tensor], Outputs],
+    batch: Batch,
+    rejector: Rejector | None = None,
+    median: float = math.nan,
+) -> Moved:
+    victim = Victim(network, rejector or Confidence(), Calibration(math.nan, median, 1.0))
+    (norm,) = attack.norms
+    return attack(victim, batch, Budget("linf" if norm == "linf" else "l2", None), HashedDraws(0))
+
+
+def distances(moved: Tensor, batch: Batch, norm: Norm) -> Tensor:
+    delta = (moved - batch.images).flatten(1)
+    return torch.linalg.vector_norm(delta, ord=math.inf if norm == "linf" else 2, dim=1)
+
+
+def flags(moved: Moved) -> Tensor:
+    assert moved.reached is not None
+    return moved.reached
+
+
+def test_l2_with_the_papers_constants_is_within_two_percent_of_the_minimum() -> None:
+    network, batch = linear()
+    moved = run(CwL2(), network, batch)
+    ratio = distances(moved.images, batch, "l2") / network.nearest(batch, "l2")
+    assert flags(moved).all()
+    assert ratio.min() > 1 - 1e-4
+    assert ratio.max() < 1.02
+
+
+def test_linf_with_the_plain_maximum_is_never_below_the_minimum_and_near_it_at_the_median() -> None:
+    network, batch = linear()
+    moved = run(CwLinf(), network, batch)
+    ratio = distances(moved.images, batch, "linf") / network.nearest(batch, "linf")
+    assert flags(moved).all()
+    assert ratio.min() > 1 - 1e-4
+    assert ratio.median() < 1.5
+
+
+def test_linf_with_the_smooth_maximum_is_within_five_percent_of_the_minimum() -> None:
+    network, batch = linear()
+    moved = run(CwLinf(maximum="smooth", learning_rate=0.01, steps=200), network, batch)
+    ratio = distances(moved.images, batch, "linf") / network.nearest(batch, "linf")
+    assert flags(moved).all()
+    assert ratio.min() > 1 - 1e-4
+    assert ratio.max() < 1.05
+
+
+@pytest.mark.parametrize(("attack", "slack"), [(CwL2(), 1.02), (CwLinf(maximum="smooth"), 1.05)])
+def test_the_adaptive_goal_ends_where_the_wrong_answer_is_sure_enough(attack: CarliniWagner, slack: float) -> None:
+    network, batch = linear()
+    (norm,) = attack.norms
+    attack = replace(attack, goal="adaptive", c0=0.1, learning_rate=0.01, steps=200, searches=7)
+    moved = run(attack, network, batch, Confidence(), median=0.8)
+    # Confidence 0.8 is a lead of log 4.
+    nearest = network.nearest(batch, "linf" if norm == "linf" else "l2", lead=math.log(4))
+    ratio = distances(moved.images, batch, "linf" if norm == "linf" else "l2") / nearest
+    assert flags(moved).all()
+    assert ratio.min() > 1 - 1e-4
+    assert ratio.max() < slack
+
+
+def test_it_agrees_with_foolbox_on_a_trained_network() -> None:
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # foolbox looks for git
+    import foolbox
+
+    network, batch = digits()
+
+    class Logits(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            logits: Tensor = network(images).logits
+            return logits
+
+    theirs = foolbox.attacks.L2CarliniWagnerAttack(
+        binary_search_steps=5, steps=100, stepsize=0.05, initial_const=1.0, confidence=0
+    )
+    model = foolbox.PyTorchModel(Logits().eval(), bounds=(0, 1))
+    _, found, success = theirs(model, batch.images, batch.labels, epsilons=None)
+    for stop in ("image", "batch"):
+        moved = run(CwL2(c0=1.0, learning_rate=0.05, steps=100, searches=5, stop=stop), network, batch)
+        both = flags(moved) & success
+        assert abs(int(flags(moved).sum()) - int(success.sum())) <= 1
+        ours, reference = (distances(images, batch, "l2")[both].mean() for images in (moved.images, found))
+        assert float(ours) == pytest.approx(float(reference), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("attack", "rejector"),
+    [
+        (CwL2("adaptive"), Rectified()),
+        (CwL2("adaptive", start="phase1"), Energy()),
+        (CwLinf("adaptive", maximum="smooth"), Energy()),
+        (CwLinf("adaptive", start="phase1"), Rectified()),
+    ],
+)
+def test_adaptive_success_means_wrong_and_surer_than_the_median(attack: CarliniWagner, rejector: Rejector) -> None:
+    network, batch = digits(40)
+    attack = replace(attack, **SHORT)
+    median = float(rejector.certainty(network(batch.images)).quantile(0.1))  # low enough to be reached in few steps
+    moved = run(attack, network, batch, rejector, median)
+    outputs, reached = network(moved.images), flags(moved)
+    fooled = (outputs.logits.argmax(1) != batch.labels) & (rejector.certainty(outputs) > median)
+    assert reached.float().mean() > 0.7
+    assert fooled[reached].float().mean() > 0.97  # a second pass may round the other way at the very edge
+    assert moved.boldest is not None
+    assert (rejector.certainty(network(moved.boldest)) > median - 1e-4)[reached].all()
+    norm: Norm = "l2" if "l2" in attack.norms else "linf"
+    normal = run(replace(attack, goal="normal"), network, batch)
+    nearer = distances(moved.images, batch, norm) < distances(normal.images, batch, norm) - 1e-6
+    assert nearer[reached].float().mean() < 0.1
+
+
+@pytest.mark.parametrize("attack", [*BOTH, CwLinf()])
+@pytest.mark.parametrize("goal", ["normal", "adaptive"])
+def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner, goal: str) -> None:
+    network, batch = digits(24)
+    attack = replace(attack, goal=goal, **SHORT)
+    whole = run(attack, network, batch, Energy(), 5.0)
+    parts = [run(attack, network, batch.at(piece), Energy(), 5.0) for piece in (slice(0, 7), slice(7, 24))]
+    assert torch.equal(torch.cat([flags(part) for part in parts]), flags(whole))
+    torch.testing.assert_close(torch.cat([part.images for part in parts]), whole.images, rtol=0, atol=1e-4)
+
+
+def test_images_that_stall_leave_the_batch_and_the_released_rule_stops_all_at_once() -> None:
+    for stop, is_shrinking in (("image", True), ("batch", False)):
+        network, batch = linear()
+        attack = CwL2(stop=stop, **{**SHORT, "steps": 200})
+        run(attack, network, batch)
+        assert (min(network.sizes) < batch.size) == is_shrinking
+        assert sum(network.sizes) < batch.size * attack.gradients_per_image(2)
+
+
+@pytest.mark.parametrize("attack", BOTH)
+def test_a_search_that_fails_answers_with_the_start(attack: CarliniWagner) -> None:
+    network, batch = linear(6)
+    attack = replace(attack, goal="adaptive", **SHORT)
+    moved = run(attack, network, batch, Confidence(), median=1.0)
+    assert not flags(moved).any()
+    assert torch.equal(moved.images, batch.images)
+    second = run(replace(attack, start="phase1"), network, batch, Confidence(), median=1.0)
+    assert not flags(second).any()
+    assert torch.equal(second.images, run(replace(attack, goal="normal"), network, batch).images)
+    assert not torch.equal(second.images, batch.images)
+
+
+@pytest.mark.parametrize("attack", BOTH)
+def test_an_input_that_is_already_there_hardly_moves(attack: CarliniWagner) -> None:
+    network, batch = linear(6)
+    batch = batch._replace(labels=1 - batch.labels)
+    moved = run(replace(attack, **SHORT), network, batch)
+    assert flags(moved).all()
+    assert (moved.images - batch.images).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize("attack", [*BOTH, CwLinf()])
+def test_images_stay_in_range_and_the_boldest_is_wrong(attack: CarliniWagner) -> None:
+    network, batch = digits(30)
+    assert batch.images.min() == 0
+    assert batch.images.max() == 1
+    moved = run(replace(attack, **SHORT), network, batch)
+    assert moved.boldest is not None
+    for images in (moved.images, moved.boldest):
+        assert images.min() >= 0
+        assert images.max() <= 1
+    answer, boldest = network(moved.images), network(moved.boldest)
+    reached = flags(moved)
+    assert (boldest.logits.argmax(1) != batch.labels)[reached].all()
+    assert (Confidence().certainty(boldest) >= Confidence().certainty(answer) - 1e-6)[reached].all()
+
+
+def test_only_the_adaptive_goal_looks_at_the_rejector() -> None:
+    assert not CwL2().is_adaptive
+    assert CwLinf("adaptive").is_adaptive
+    assert CwL2().gradients_per_image(10) == CwL2("adaptive").gradients_per_image(10) == 9000
+    assert CwL2("adaptive", start="phase1").gradients_per_image(10) == 18000
+    assert CwL2(start="phase1").gradients_per_image(10) == 9000
+
+
+def test_the_goal_can_be_named_in_brackets() -> None:
+    choice = resolve("attack", parse("cw-linf(adaptive,steps=50)"), {"cw-linf": CwLinf}, {})
+    assert CwLinf(**dict(choice.settings)) == CwLinf("adaptive", steps=50)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_attacked_says_why() -> None:
+    network, batch = linear(4)
+    with pytest.raises(CellError, match=r"median certainty"):
+        run(CwL2("adaptive"), network, batch)
+    with pytest.raises(CellError, match=r"no gradient"):
+        run(CwL2("adaptive"), network, batch, Constant(), 0.5)
+    with pytest.raises(CellError, match=r"NaN or infinite scores on 4 attacked inputs"):
+        run(CwL2(**SHORT), Linear(network.weights * math.nan), batch)
+
+
+@pytest.mark.parametrize("settings", [{"c0": 0.0}, {"learning_rate": -1.0}, {"steps": 0}, {"searches": 0}])
+def test_settings_without_meaning_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"above 0, and steps and searches at least 1"):
+        CwL2(**settings)  # type: ignore[arg-type]

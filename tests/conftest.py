@@ -1,0 +1,60 @@
+"""A tiny image problem and a network that solves it, shared by the tests of attacks and rejectors."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rrbench.draws import HashedDraws
+from rrbench.networks.small_cnn import SmallCnn
+from rrbench.protocols import Batch, DataInfo, Rejector
+from rrbench_baselines.confidence import Confidence
+
+INFO = DataInfo(classes=4, shape=(1, 8, 8), mean=(0.5,), std=(0.25,))
+NETWORK = SmallCnn(width=4)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Keep PyTorch to one thread: on tiny tensors threads mostly wait for each other, beside other jobs for long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def patterns() -> Batch:
+    """A hundred images: four patterns, one a class, under noise that leaves some of them hard."""
+    ids = torch.arange(100)
+    labels = ids % 4
+    pattern = HashedDraws(11).uniform(labels, INFO.shape, 0) - 0.5
+    images = 0.5 + 0.5 * pattern + 0.25 * HashedDraws(12).normal(ids, INFO.shape, 0)
+    return Batch(images.clamp(0, 1), labels, ids + 1000)
+
+
+@pytest.fixture(scope="session")
+def build_network(patterns: Batch) -> Callable[[Rejector], nn.Module]:
+    """Build networks in eval mode that classify the patterns, alike but for the head that the rejector asks for."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        trained = NETWORK.build(INFO, Confidence())
+    for _ in range(25):
+        # Not torch.optim, whose import alone takes longer than all this.
+        parameters = list(trained.parameters())
+        loss = F.cross_entropy(trained(patterns.images).logits, patterns.labels)
+        with torch.no_grad():
+            for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.sub_(0.5 * slope)
+    weights = trained.state_dict()
+
+    def build(rejector: Rejector) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            network = NETWORK.build(INFO, rejector)
+        network.load_state_dict(weights, strict=False)
+        return network.eval()
+
+    return build

@@ -1,0 +1,128 @@
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rrbench.batching import batch_size, forward, in_batches
+from rrbench.errors import CellError
+from rrbench.protocols import Outputs
+
+DATA = torch.arange(23.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_slow_collections() -> Iterator[None]:
+    # With all of torch's objects about, a full collection takes a tenth of a second.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "collect", lambda: 0)
+        yield
+
+
+def squares(piece: slice) -> tuple[Tensor, Tensor]:
+    return DATA[piece] ** 2, DATA[piece, None].expand(-1, 3)
+
+
+def limited(capacity: int, work: Callable[[slice], tuple[Tensor, ...]]) -> Callable[[slice], tuple[Tensor, ...]]:
+    """A device with room for `capacity` inputs at a time."""
+
+    def guarded(piece: slice) -> tuple[Tensor, ...]:
+        if piece.stop - piece.start > capacity:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return work(piece)
+
+    return guarded
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40))
+def test_the_result_is_the_same_for_any_batch_size(size: int) -> None:
+    first, second = in_batches(23, size, squares)
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first, DATA**2)
+    assert torch.equal(second, DATA[:, None].expand(-1, 3))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_out_of_memory_halves_the_batch_and_gives_the_same_result(size: int, capacity: int) -> None:
+    sizes: list[int] = []
+    first, second = in_batches(23, size, limited(capacity, squares), sizes.append)
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first, DATA**2)
+    assert torch.equal(second, DATA[:, None].expand(-1, 3))
+    assert sum(sizes) == 23
+    assert max(sizes) <= capacity
+
+
+def test_each_input_is_worked_on_once_and_a_smaller_batch_stays() -> None:
+    sizes: list[int] = []
+    in_batches(23, 16, limited(5, squares), sizes.append)
+    assert sizes == [4, 4, 4, 4, 4, 3]
+
+
+def test_out_of_memory_with_a_single_image_fails_the_cell() -> None:
+    with pytest.raises(CellError, match="out of memory with a single image"):
+        in_batches(23, 16, limited(0, squares))
+
+
+def test_another_error_is_not_taken_for_a_lack_of_memory() -> None:
+    def broken(piece: slice) -> tuple[Tensor]:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        in_batches(23, 16, broken)
+
+
+def test_the_tensors_of_a_failed_call_are_gone_when_the_cache_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.extend(reference() is not None for reference in held))
+
+    def work(piece: slice) -> tuple[Tensor]:
+        large = torch.zeros(piece.stop - piece.start)
+        if len(large) > 8:
+            held.append(weakref.ref(large))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return (large + 1,)
+
+    (result,) = in_batches(16, 16, work)
+    assert result is not None
+    assert torch.equal(result, torch.ones(16))
+    assert alive == [False]
+
+
+def test_a_part_that_any_batch_leaves_out_is_left_out() -> None:
+    def work(piece: slice) -> tuple[Tensor, Tensor | None]:
+        return DATA[piece], None if piece.start == 0 else DATA[piece]
+
+    first, second = in_batches(23, 10, work)
+    assert first is not None
+    assert torch.equal(first, DATA)
+    assert second is None
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_forward_gives_the_network_s_outputs_without_a_graph(size: int) -> None:
+    weight = torch.tensor([[1.0, -2.0, 0.5]], requires_grad=True)
+
+    def network(images: Tensor) -> Outputs:
+        features = images.flatten(1)
+        return Outputs(features, features @ weight, features[:, :0])
+
+    images = torch.arange(9.0).view(9, 1, 1, 1)
+    outputs = forward(network, images, size)
+    assert torch.equal(outputs.features, images.flatten(1))
+    assert torch.equal(outputs.logits, images.flatten(1) * weight.detach())
+    assert outputs.head.shape == (9, 0)
+    assert not outputs.logits.requires_grad
+
+
+def test_a_gpu_gets_larger_batches_than_a_cpu() -> None:
+    assert batch_size(torch.device("cuda")) > batch_size(torch.device("cpu")) > 1

@@ -1,0 +1,148 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rrbench.config import load_preset
+from rrbench.devices import describe
+from rrbench.estimate import RATES, attack_gradients, describe_plan, rate, training_gradients
+from rrbench.plan import Plan, Request, make_plan
+from rrbench.rows import ResultRow
+from rrbench.runner import Runner
+from rrbench.store import CellRecord, Store
+
+CPU = torch.device("cpu")
+
+
+def plan(rejectors: Sequence[str], attacks: Sequence[str], preset: str = "quick", **more: Any) -> Plan:
+    return make_plan(Request(rejectors, attacks, **more), load_preset(preset))
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    # Without the checkpoints of the package, so that every cost shows.
+    return Runner(Store(tmp_path), CPU, "fp32", (), retrain=True)
+
+
+def finished(runner: Runner, key: str, **changes: Any) -> None:
+    row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 100)
+    row = replace(row, **{"seconds": 1.0, "gradients": 10.0, "device": describe(CPU), **changes})
+    runner.store.save_cell(CellRecord(key, row, "", "", "", {}))
+
+
+@pytest.mark.parametrize(
+    ("rejector", "preset", "dataset", "expected"),
+    [
+        # epochs x (training images x (steps + updates) + images that choose the epoch x PGD-10's steps)
+        ("confidence", "quick", "digits", 15 * (1077 * (7 + 1) + 360 * 10)),
+        ("ccat", "quick", "digits", 15 * (1077 * (14 + 2) + 360 * 10)),
+        ("confidence", "paper", "cifar10", 110 * (50_000 * (10 + 1) + 10_000 * 10)),
+        ("confidence", "quick", "cifar10", 10 * (50_000 * (10 + 1) + 1_000 * 10)),
+    ],
+)
+def test_a_training_costs_its_attack_its_updates_and_the_choice_of_epoch(
+    rejector: str, preset: str, dataset: str, expected: int
+) -> None:
+    (training,) = plan([rejector], ["clean"], preset, datasets=[dataset]).checkpoints()
+    assert training_gradients(training) == expected
+
+
+@pytest.mark.parametrize(
+    ("attack", "limit", "expected"),
+    [
+        ("clean", None, 0),
+        ("pgd100", None, 360 * 100),
+        ("pgd100x3", 50, 50 * 300),
+        ("pgd100", 5000, 360 * 100),
+        ("adaptive50(ce+rcon,eta=0.1:1)", None, 360 * 50 * 2),
+        ("adaptive50x3(con+rr(multi),eta=1)", None, 360 * 150 * 9),
+    ],
+)
+def test_an_attack_costs_steps_restarts_etas_and_targets_for_each_image(
+    attack: str, limit: int | None, expected: int
+) -> None:
+    cell = plan(["rr"], [attack], limit=limit).cells[-1]
+    assert attack_gradients(cell) == expected
+
+
+def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner) -> None:
+    shown = describe_plan(plan(["confidence", "kd", "carl"], ["pgd10"], frameworks=["pgd-at"]), runner)
+    table, total = shown.split("\n\n")
+    assert table.splitlines() == [
+        "what               attack or name  budget or data  seed  gradients  state",
+        "-----------------  --------------  --------------  ----  ---------  -------------",
+        "checkpoint         pgd-at          digits                  183,240  to be trained",
+        "pgd-at confidence  clean                              0          0  to be run",
+        "pgd-at kd          clean                              0          0  shared",
+        "pgd-at confidence  pgd10           linf:3/20          0      3,600  to be run",
+        "pgd-at kd          pgd10           linf:3/20          0          0  shared",
+        "left out: carl does not run on pgd-at: it needs carl",
+    ]
+    assert total == (
+        "4 cells on 1 checkpoints, 2 of them share an attack already run\n"
+        f"186,840 gradient evaluations, about 12 s on {describe(CPU)}"
+    )
+    assert round((183_240 + 3_600) / RATES["small-cnn", "cpu"]) == 12
+
+
+def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
+    planned = plan(["confidence", "kd"], ["pgd10", "pgd20"])
+    (training,) = planned.checkpoints()
+    source = runner.source(training)
+    source.path.parent.mkdir(parents=True)
+    source.path.write_bytes(b"weights")
+    ten = next(cell for cell in planned.cells if str(cell.attack) == "pgd10")
+    twenty = next(cell for cell in planned.cells if str(cell.attack) == "pgd20")
+    finished(runner, ten.key(source.key, "fp32"), gradients=None)
+    moved = runner.store.moved_path(twenty.attack_key(source.key, "fp32"))
+    moved.parent.mkdir(parents=True)
+    moved.write_bytes(b"outputs")
+    lines = describe_plan(planned, runner).splitlines()[2:9]
+    assert [line.rsplit("  ", 1)[1] for line in lines] == [
+        "there",
+        "to be run",
+        "shared",
+        "done",
+        "shared",
+        "attack stored",
+        "shared",
+    ]
+    assert "\n0 gradient evaluations, about 0 s" in describe_plan(planned, runner)
+
+
+def test_a_failed_cell_will_be_run_again(runner: Runner) -> None:
+    planned = plan(["confidence"], ["pgd10"])
+    cell = planned.cells[-1]
+    finished(runner, cell.key(runner.source(cell.training).key, "fp32"), status="failed")
+    assert "3,600  to be run" in describe_plan(planned, runner)
+
+
+def test_the_rate_is_the_median_of_what_this_folder_measured_on_this_device(runner: Runner) -> None:
+    assert rate("small-cnn", runner) == RATES["small-cnn", "cpu"]
+    for index, seconds in enumerate([1.0, 2.0, 100.0]):
+        finished(runner, f"cell{index}", seconds=seconds)
+    finished(runner, "clean", gradients=0.0)
+    finished(runner, "elsewhere", device="another", seconds=0.001)
+    finished(runner, "other", network="resnet18", seconds=0.001)
+    assert rate("small-cnn", runner) == 10 * 100 / 2.0
+    assert rate("resnet18", runner) == 10 * 100 / 0.001
+
+
+def test_a_network_that_nobody_measured_is_taken_for_a_resnet_on_the_same_kind_of_device(runner: Runner) -> None:
+    assert rate("mine", runner) == RATES["resnet18", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("rate_of_this_machine", "shown"), [(1800, "about 2 s"), (12, "about 5 min"), (0.1, "about 10.0 h")]
+)
+def test_the_time_is_shown_in_its_unit(runner: Runner, rate_of_this_machine: float, shown: str) -> None:
+    planned = plan(["confidence"], ["pgd10"])
+    (training,) = planned.checkpoints()
+    path = runner.source(training).path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"weights")
+    finished(runner, "measured", gradients=10.0, seconds=10 * 100 / rate_of_this_machine)
+    assert f"3,600 gradient evaluations, {shown} on" in describe_plan(planned, runner)

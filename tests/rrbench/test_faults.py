@@ -1,0 +1,266 @@
+"""A run that is killed, doubled, starved of disk or fed with damaged files: no result is lost, and no traceback."""
+
+import dataclasses
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rrbench import api
+from rrbench.checkpoints import read_checkpoint
+from rrbench.errors import UseError
+from rrbench.progress import Silent
+from rrbench.rows import ResultRow, read_rows
+from rrbench.verify import verify_folder
+
+PATIENCE = 200  # seconds; a busy machine is slow
+SLOW_IMPORTS = ("sklearn.datasets", "torch._dynamo")  # of the digits and of the optimiser
+
+
+@pytest.fixture(scope="module")
+def start() -> Callable[..., ForkServerProcess]:
+    """Start `rrbench.run` in a process of its own; all come from one server that has imported torch once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rrbench.api", "rrbench_attacks", "rrbench_baselines", *SLOW_IMPORTS])
+
+    def begin(bench: Any, rejectors: str, attacks: str, **options: object) -> ForkServerProcess:
+        given = {"config": bench.config, "out": bench.out, "device": "cpu", "limit": 60, "retrain": True}
+        process = context.Process(target=api.run, args=(rejectors, attacks), kwargs=given | options)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+            process.start()
+        return process
+
+    return begin
+
+
+def kill_when(process: ForkServerProcess, is_time: Callable[[], bool]) -> None:
+    """Send SIGKILL at the right moment."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_time():
+        assert process.is_alive(), "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(PATIENCE)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def timeless(rows: list[ResultRow]) -> list[ResultRow]:
+    return [dataclasses.replace(row, seconds=None, commit="") for row in rows]
+
+
+def cells(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in (folder / "cells").glob("*.json")}
+
+
+def beside(bench: Any, tmp_path: Path) -> Any:
+    """Return a second work folder with the same checkpoints."""
+    shutil.copytree(bench.out / "checkpoints", tmp_path / "undisturbed" / "checkpoints")
+    return dataclasses.replace(bench, out=tmp_path / "undisturbed")
+
+
+def test_a_killed_run_redoes_only_the_cell_it_was_in_and_ends_with_the_same_rows(
+    bench: Any, tmp_path: Path, start: Callable[..., ForkServerProcess]
+) -> None:
+    work = ("confidence,t-con", "pgd20,pgd21,pgd22,pgd23")
+    undisturbed = beside(bench, tmp_path)
+    expected = undisturbed.measure(*work)
+    kill_when(start(bench, *work), lambda: len(list((bench.out / "cells").glob("*.json"))) >= 4)
+    before = cells(bench.out)
+    assert 4 <= len(before) < 10
+    done = {json.loads(content)["row"]["attack"] for _, content in before.values()}
+
+    rows = bench.measure(*work)
+    after = cells(bench.out)
+    assert timeless(rows) == timeless(expected)
+    assert timeless(read_rows(bench.out)) == timeless(read_rows(undisturbed.out))
+    assert {path: after[path] for path in before} == before, "a finished cell was measured again"
+    again = {task.split()[2] for task in bench.attacked()}
+    assert again.isdisjoint(done)
+    assert len(again) >= 5 - len(done) - 1
+    for path in (bench.out / "scores").glob("*.npz"):
+        assert path.read_bytes() == (undisturbed.out / "scores" / path.name).read_bytes()
+    assert verify_folder(bench.out, (), torch.device("cpu"), rerun=False, report=Silent()).problems == []
+
+
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
+    empty: Any, tmp_path: Path, start: Callable[..., ForkServerProcess]
+) -> None:
+    recipe = {"epochs": 8, "batch": 539}
+    (training,) = empty.prepare("rr", "clean", recipe=recipe).plan.checkpoints()
+    undisturbed = dataclasses.replace(empty, out=tmp_path / "undisturbed")
+    expected = undisturbed.measure("rr", "clean", recipe=recipe)
+    resume = empty.out / "checkpoints" / f"{training.key}.resume.safetensors"
+    kill_when(start(empty, "rr", "clean", recipe=recipe), lambda: resume.is_file() and finished(resume) >= 3)
+    epoch = finished(resume)
+    assert 3 <= epoch < 8
+    assert not list((empty.out / "cells").glob("*.json"))
+
+    rows = empty.measure("rr", "clean", recipe=recipe)
+    assert [dataclasses.replace(row, checkpoint_sha256="") for row in timeless(rows)] == [
+        dataclasses.replace(row, checkpoint_sha256="") for row in timeless(expected)
+    ]
+    assert f"resuming pgd-at+rr after epoch {epoch}" in empty.report.lines
+    for kind in ("", ".last"):
+        mine, other = (
+            read_checkpoint(bench.out / "checkpoints" / f"{training.key}{kind}.safetensors")
+            for bench in (empty, undisturbed)
+        )
+        assert all(torch.equal(mine.tensors[name], other.tensors[name]) for name in other.tensors)
+
+
+def finished(resume: Path) -> int:
+    return int(read_checkpoint(resume).facts["epoch"])
+
+
+def test_two_runs_on_one_folder_both_finish_and_no_row_is_lost_or_doubled(
+    empty: Any, start: Callable[..., ForkServerProcess]
+) -> None:
+    processes = [start(empty, f"confidence,{other}", "pgd20,pgd21") for other in ("kd", "ebd")]
+    for process in processes:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in processes] == [0, 0]
+    rows = read_rows(empty.out)
+    assert [(row.rejector, row.attack, row.status) for row in rows] == [
+        (rejector, attack, "ok") for rejector in ("confidence", "kd", "ebd") for attack in ("clean", "pgd20", "pgd21")
+    ]
+    assert len({row.checkpoint_sha256 for row in rows}) == 2
+    runs = json.loads((empty.out / "manifest.json").read_text())["runs"]
+    assert [(run["cells"], run["failed"]) for run in runs] == [(6, 0), (6, 0)]
+    assert verify_folder(empty.out, (), torch.device("cpu"), rerun=False, report=Silent()).problems == []
+    assert len(list((empty.out / "checkpoints").iterdir())) == 4
+
+
+def test_a_full_disk_is_one_line_and_no_result_is_lost(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = ("confidence,kd", "pgd2")
+    undisturbed = beside(bench, tmp_path)
+    expected = undisturbed.measure(*work)
+    for room in range(60):
+        before = cells(bench.out)
+        try:
+            with disk_with_room_for(room, monkeypatch):
+                rows = bench.measure(*work)
+            break
+        except UseError as error:
+            assert str(error).startswith("cannot write ")
+            assert str(error).endswith(": No space left on device")
+        after = cells(bench.out)
+        assert {path: after[path] for path in before} == before
+        assert not list(bench.out.rglob(".*")), "half a file was left behind"
+    assert room > 5
+    assert timeless(rows) == timeless(expected)
+    assert timeless(read_rows(bench.out)) == timeless(read_rows(undisturbed.out))
+
+
+@contextmanager
+def disk_with_room_for(files: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    left = files
+
+    def fsync(handle: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "fsync", fsync)
+        yield
+
+
+def test_a_disk_that_fills_up_in_training_leaves_the_epochs_before(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = {"rejectors": "confidence", "attacks": "clean", "recipe": {"epochs": 3, "batch": 539}}
+    (training,) = empty.prepare(**work).plan.checkpoints()
+    # Room for the probes of the folder and for one or two epochs, not for the checkpoints.
+    with disk_with_room_for(3, monkeypatch), pytest.raises(UseError, match="No space left"):
+        empty.measure(**work)
+    assert finished(empty.out / "checkpoints" / f"{training.key}.resume.safetensors") >= 1
+    assert [row.status for row in empty.measure(**work)] == ["ok"]
+
+
+def lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_work_folder_that_cannot_be_used_is_one_line(bench: Any, command: Any, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    bench.out = tmp_path / place
+    answer = command("run", *bench.arguments(), "--rejectors", "confidence", "--attacks", "clean")
+    assert answer.code == 2
+    assert len(lines(answer.err)) == 1
+    assert str(bench.out) in answer.err
+    assert answer.out == ""
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def damage(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("kind", ["moved", "fitted", "cells", "checkpoints", "manifest"])
+def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any, command: Any, kind: str) -> None:
+    arguments = ["run", *bench.arguments(), "--attacks", "pgd2", "--rejectors"]
+    assert command(*arguments, "confidence").code == 0
+    before = cells(bench.out)
+    damaged = [bench.out / "manifest.json"] if kind == "manifest" else sorted((bench.out / kind).iterdir())
+    for path in damaged:
+        damage(path)
+    answer = command(*arguments, "confidence,t-con" if kind != "fitted" else "confidence(tau=1),confidence")
+    if kind == "fitted":  # the rows are there, so nobody looks at the file; with them gone, somebody does
+        assert answer.code == 0
+        for path in before:
+            path.unlink()
+        answer = command(*arguments, "confidence")
+    assert answer.code == 2
+    message = lines(answer.err)[-1]
+    assert message.startswith("rrbench: ")
+    assert any(str(path) in message for path in damaged)
+    assert "Traceback" not in answer.err
+    if kind in ("moved", "checkpoints"):
+        assert {path: cells(bench.out)[path] for path in before} == before
+
+
+def test_a_damaged_checkpoint_of_the_zoo_is_one_line(
+    bench: Any, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = bench.prepare("confidence", "clean")
+    (training,) = job.plan.checkpoints()
+    made = job.runner.checkpoint(training)
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    shutil.copyfile(made.path, folder / "net.safetensors")
+    entry = {
+        "file": "net.safetensors", "sha256": made.sha256, "key": training.key, "dataset": "digits",
+        "network": "small-cnn", "trained_as": "pgd-at", "seed": 0, "epochs": 3, "clean_accuracy": 90.0,
+        "robust_accuracy": 50.0, "command": "a test",
+    }  # fmt: skip
+    (folder / "index.json").write_text(json.dumps([entry]))
+    monkeypatch.setenv("RRBENCH_ZOO", str(folder))
+    arguments = ["run", "--out", tmp_path / "out", "--zoo", "--limit", 60, "--rejectors", "confidence"]
+    assert command(*arguments, "--attacks", "clean").code == 0
+    read = bytearray((folder / "net.safetensors").read_bytes())
+    read[-1] ^= 1
+    (folder / "net.safetensors").write_bytes(read)
+    answer = command(*arguments, "--attacks", "pgd1")
+    assert answer.code == 2
+    assert "does not have the SHA-256 of its index" in lines(answer.err)[-1]
+    (folder / "index.json").write_text(json.dumps([{"file": "net.safetensors"}]))
+    answer = command(*arguments, "--attacks", "pgd2")
+    assert answer.code == 2
+    assert "index.json" in lines(answer.err)[-1]

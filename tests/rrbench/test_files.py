@@ -1,0 +1,114 @@
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from rrbench.errors import UseError
+from rrbench.files import read_json, sha256, write_bytes, write_json
+
+
+def test_a_file_is_written_into_folders_that_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file.bin"
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(path.parent) == ["file.bin"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "file.bin"
+    write_bytes(path, b"old")
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(UseError, match=r"^cannot write \S+file\.bin: No space left on device$"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def test_an_interrupt_while_writing_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.bin"
+    write_bytes(path, b"old")
+
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def test_the_new_content_is_on_the_disk_before_it_takes_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(handle: int) -> None:
+        fsync(handle)
+        done.append("fsync")
+
+    def noted_replace(old: str, new: Path) -> None:
+        replace(old, new)
+        done.append("replace")
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    write_bytes(tmp_path / "file.bin", b"new")
+    assert done == ["fsync", "replace"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    # The tests may run as root, who may write anywhere: a file stands where the folder should.
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UseError, match=r"^cannot write [^\n]*rows\.csv: [^\n]+$"):
+        write_bytes(tmp_path / "taken" / "rows.csv", b"new")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UseError, match=r"^cannot write [^\n]*folder: [^\n]+$"):
+        write_bytes(tmp_path / "folder", b"new")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "taken"]
+
+
+def test_json_comes_back_in_its_order_and_is_readable(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    value = {"b": [1, 2.5, None, True], "a": "größer"}
+    write_json(path, value)
+    assert read_json(path) == value
+    assert list(value) == list(dict(read_json(path)))  # type: ignore[call-overload]
+    assert "größer" in path.read_text(encoding="utf-8")
+
+
+def test_json_never_holds_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "value.json", {"a": float("nan")})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
+def test_a_broken_json_file_is_named_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "value.json"
+    path.write_bytes(content)
+    with pytest.raises(UseError, match=r"^cannot read [^\n]*value\.json: [^\n]+$"):
+        read_json(path)
+    with pytest.raises(UseError, match=r"^cannot read [^\n]*missing\.json: [^\n]+$"):
+        read_json(tmp_path / "missing.json")
+
+
+def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5000
+    (tmp_path / "file.bin").write_bytes(content)
+    assert sha256(tmp_path / "file.bin") == hashlib.sha256(content).hexdigest()
+    with pytest.raises(UseError, match=r"^cannot read [^\n]*missing: No such file"):
+        sha256(tmp_path / "missing")

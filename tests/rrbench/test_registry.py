@@ -1,0 +1,262 @@
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rrbench.config import load_file, load_preset
+from rrbench.errors import UseError
+from rrbench.names import Choice
+from rrbench.plan import identity
+from rrbench.protocols import Attack, Outputs, Rejector
+from rrbench.registry import build, check_names, choose, expand, find, restore, table
+from rrbench_attacks.pgd import Pgd
+from rrbench_baselines.lid import Lid
+from rrbench_baselines.rr import RR
+
+QUICK = load_preset("quick")
+Install = Callable[[Mapping[str, Callable[[], object]]], None]
+
+
+@dataclass
+class Sure(Rejector):
+    scale: float = 1.0
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return torch.full((len(outputs.logits),), self.scale)
+
+
+@dataclass
+class Unfinished(Rejector):
+    scale: float = 1.0
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Replace the installed packages by {package: what loads its table of rejectors}."""
+
+    def packages(tables: Mapping[str, Callable[[], object]]) -> None:
+        entries = [
+            SimpleNamespace(dist=SimpleNamespace(name=name), value=f"{name}:REJECTORS", load=load)
+            for name, load in tables.items()
+        ]
+        monkeypatch.setattr(metadata, "entry_points", lambda group: entries if group == "rrbench.rejectors" else [])
+        table.cache_clear()
+
+    yield packages
+    table.cache_clear()
+
+
+def broken() -> object:
+    raise RuntimeError("first line\nsecond line")
+
+
+def test_the_installed_tables_are_merged_and_the_broken_plugin_loses_itself_only() -> None:
+    table.cache_clear()
+    with pytest.warns(UserWarning, match="is disabled") as caught:
+        known = table("rejector")
+    assert [str(warning.message) for warning in caught] == [
+        "plugin 'outside-rrbench' is disabled: outside_rrbench.broken:REJECTORS: "
+        "ImportError: this plugin is broken on purpose"
+    ]
+    assert {"confidence", "rr", "lid", "outside-gap"} <= set(known.classes)
+    assert known.aliases["ccat"] == "confidence@ccat"
+    assert set(known) == {*known.classes, *known.aliases}
+
+
+def test_the_other_kinds_are_not_touched_by_the_broken_plugin() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert {"clean", "pgd", "adaptive", "outside-corner"} <= set(table("attack").classes)
+        assert {"standard", "pgd-at", "trades", "ccat", "carl", "atro"} <= set(table("framework").classes)
+        assert {"digits", "cifar10", "cifar100", "cifar10-c"} <= set(table("dataset").classes)
+        assert {"small-cnn", "resnet18", "wrn34-10"} <= set(table("network").classes)
+
+
+def test_a_name_in_two_tables_is_an_error_that_names_both_packages(install: Install) -> None:
+    install({"ours": lambda: {"sure": Sure}, "theirs": lambda: {"sure": Sure}})
+    with pytest.raises(UseError, match="rejector 'sure' is defined by both 'ours' and 'theirs'"):
+        table("rejector")
+
+
+def test_an_alias_clashes_like_any_other_name(install: Install) -> None:
+    install({"ours": lambda: {"sure": Sure}, "theirs": lambda: {"other": Sure, "sure": "other(scale=2)"}})
+    with pytest.raises(UseError, match="'sure' is defined by both 'ours' and 'theirs'"):
+        table("rejector")
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (broken, "RuntimeError: first line"),
+        (lambda: {"lid2": int}, "TypeError: 'lid2' is <class 'int'>, not a subclass of Rejector"),
+        (lambda: {"lid2": Sure()}, "TypeError: 'lid2' is Sure"),
+        (lambda: {"attack": Pgd}, "not a subclass of Rejector"),
+        (lambda: {"half": Unfinished}, "TypeError: 'half' does not define certainty"),
+        (lambda: {1: Sure}, "TypeError: the table's key 1 is no name"),
+        (lambda: {"": Sure}, "TypeError: the table's key '' is no name"),
+        (lambda: 3, "TypeError"),
+        (lambda: None, "TypeError"),
+    ],
+)
+def test_a_table_of_the_wrong_shape_is_disabled_with_one_line_and_nothing_else_is(
+    install: Install, load: Callable[[], object], reason: str
+) -> None:
+    install({"bad": load, "good": lambda: {"sure": Sure}})
+    with pytest.warns(UserWarning, match="is disabled") as caught:
+        known = table("rejector")
+    (message,) = (str(warning.message) for warning in caught)
+    assert message.startswith("plugin 'bad' is disabled: bad:REJECTORS: ")
+    assert reason in message
+    assert "\n" not in message
+    assert known.classes == {"sure": Sure}
+
+
+def test_a_good_entry_beside_a_bad_one_goes_with_its_table(install: Install) -> None:
+    install({"bad": lambda: {"fine": Sure, "half": Unfinished}, "good": lambda: {"fine": Sure}})
+    with pytest.warns(UserWarning, match="'half' does not define certainty"):
+        assert table("rejector").classes == {"fine": Sure}
+
+
+@pytest.mark.parametrize(
+    ("alias", "target"),
+    [
+        ("ccat", "confidence@ccat"),
+        ("r-con-sub", "rr(form=difference)"),
+        ("rr-nosg", "rr(stop_gradient=false)"),
+        ("a-phi-only", "rr(form=head)"),
+        ("confidence-in-lrr", "rr(form=confidence)"),
+        ("rr", "rr"),
+        ("rr(tau=0.5)", "rr(tau=0.5)"),
+        ("unheard-of", "unheard-of"),
+    ],
+)
+def test_an_alias_stands_for_its_target(alias: str, target: str) -> None:
+    assert expand("rejector", alias) == target
+
+
+def test_an_alias_takes_no_settings() -> None:
+    with pytest.raises(UseError, match=r"'rr-nosg' is short for 'rr\(stop_gradient=false\)'; give settings to that"):
+        expand("rejector", "rr-nosg(tau=2)")
+
+
+def test_an_alias_is_the_same_choice_as_what_it_stands_for() -> None:
+    alias = choose("rejector", expand("rejector", "r-con-sub"), QUICK, "digits")
+    assert alias == choose("rejector", "rr(form=difference)", QUICK, "digits")
+    assert str(alias) == "rr(form=difference)"
+    assert build(Rejector, alias) == RR(form="difference")
+    assert build(Rejector, choose("rejector", expand("rejector", "rr-nosg"), QUICK, "digits")) == RR(
+        stop_gradient=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "near"),
+    [
+        ("rejector", "rrr", "rr"),
+        ("rejector", "confidense", "confidence"),
+        ("rejector", "rr-nosgg", "rr-nosg"),
+        ("attack", "pdg", "pgd"),
+        ("framework", "trade", "trades"),
+        ("dataset", "cifar", "cifar10"),
+        ("network", "resnet50", "resnet18"),
+    ],
+)
+def test_an_unknown_name_answers_with_near_ones(kind: str, text: str, near: str) -> None:
+    with pytest.raises(UseError, match=rf"^unknown {kind} '{text}'; near: .*\b{near}\b"):
+        choose(kind, text, QUICK, "digits")
+    with pytest.raises(UseError, match=rf"^unknown {kind} '{text}'"):
+        find(kind, text)
+
+
+@pytest.mark.parametrize("preset", ["quick", "paper", "official"])
+@pytest.mark.parametrize("dataset", ["digits", "cifar10", "cifar100"])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_pgd100_is_100_steps_from_1_start_in_every_preset(preset: str, dataset: str, norm: str) -> None:
+    config = load_preset(preset)
+    step = config.step(dataset, norm)
+    choice = choose("attack", "pgd100", config, dataset, {"step": step})
+    assert str(choice) == "pgd100"
+    attack = build(Attack, choice)
+    assert isinstance(attack, Pgd)
+    assert (attack.steps, attack.restarts, attack.step) == (100, 1, step)
+
+
+def test_settings_come_from_the_class_then_the_plan_then_the_preset_then_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[attack.pgd]\nstep = "3/255"\n')
+    mine = load_file(path, "quick")
+    extra = {"step": Fraction(2, 255), "not a setting of it": 1, "restarts": None}
+    steps = [
+        dict(choose("attack", "pgd10", QUICK, "cifar10").settings)["step"],
+        dict(choose("attack", "pgd10", QUICK, "cifar10", extra).settings)["step"],
+        dict(choose("attack", "pgd10", mine, "cifar10", extra).settings)["step"],
+        dict(choose("attack", "pgd10(step=4/255)", mine, "cifar10", extra).settings)["step"],
+    ]
+    assert steps == [None, Fraction(2, 255), Fraction(3, 255), Fraction(4, 255)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "preset", "kd", "lid"),
+    [
+        ("cifar10", "paper", "kd(g=1)", "lid(k=20)"),
+        ("cifar100", "paper", "kd", "lid"),
+        ("digits", "quick", "kd", "lid(references=10000)"),
+    ],
+)
+def test_the_label_is_measured_from_the_data_set_s_own_settings(dataset: str, preset: str, kd: str, lid: str) -> None:
+    config = load_preset(preset)
+    assert str(choose("rejector", "kd(g=1)", config, dataset)) == kd
+    choice = choose("rejector", "lid(k=20,references=10000)", config, dataset)
+    assert str(choice) == lid
+    assert build(Rejector, choice) == Lid(k=20, references=10000)
+
+
+def test_a_plugin_that_refuses_its_settings_says_why_in_one_line() -> None:
+    with pytest.raises(UseError, match=r"^rejector lid\(k=1\): k must be at least 2[^\n]*$"):
+        build(Rejector, choose("rejector", "lid(k=1)", load_preset("paper"), "cifar10"))
+    with pytest.raises(UseError, match=r"^unknown rejector 'gone'"):
+        build(Rejector, Choice("gone"))
+
+
+def test_a_choice_comes_back_from_the_plain_values_of_a_cell_file() -> None:
+    for kind, text in (("attack", "pgd10x2(step=2/255)"), ("attack", "adaptive(con+rr(multi),eta=0.1:1)")):
+        choice = choose(kind, text, QUICK, "digits")
+        assert restore(kind, identity(choice)) == choice
+        assert build(Attack, restore(kind, identity(choice))) == build(Attack, choice)
+
+
+def test_settings_of_another_version_are_not_guessed() -> None:
+    name, values = identity(choose("rejector", "lid", QUICK, "digits"))
+    assert isinstance(values, dict)
+    for other in ({"k": values["k"]}, {**values, "layer": 3}):
+        with pytest.raises(UseError, match="'lid' has other settings than when it was measured"):
+            restore("rejector", [name, other])
+    with pytest.raises(UseError, match="unknown rejector 'gone'"):
+        restore("rejector", ["gone", {}])
+
+
+@pytest.mark.parametrize("name", ["quick", "paper", "official"])
+def test_the_presets_name_installed_plugins_and_their_settings_only(name: str) -> None:
+    check_names(load_preset(name))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rejector": {"lidd": {"k": 3}}}, "unknown rejector 'lidd'; near: .*lid"),
+        ({"attack": {"pgd": {"restart": 3}}}, "unknown setting of attack 'pgd' 'restart'; near: restarts"),
+        ({"dataset": {"cifar11": {}}}, "unknown dataset 'cifar11'; near: cifar10"),
+        ({"dataset": {"digits": {"framework": {"pgdat": {}}}}}, "unknown framework 'pgdat'; near: pgd-at"),
+        ({"dataset": {"digits": {"framework": {"pgd-at": {"epsilon": 1}}}}}, "'pgd-at' 'epsilon'; near: eps"),
+    ],
+)
+def test_a_section_for_nothing_that_is_installed_is_an_error(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UseError, match=message):
+        check_names(replace(QUICK, values={**QUICK.values, **change}))

@@ -1,0 +1,183 @@
+import csv
+import dataclasses
+import io
+
+import pytest
+
+from rrbench.errors import UseError
+from rrbench.rows import ResultRow, to_csv
+from rrbench.tables import budget_text, number, pivot_table, render, results_table
+
+BASE = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "clean", "", "", 0, "quick", 360)
+
+
+def row(**changes: object) -> ResultRow:
+    return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
+
+
+CLEAN = row(
+    acc_all=98.3333,
+    acc_tpr95=99.4,
+    acc_tpr95_low=98.0,
+    acc_tpr95_high=100.0,
+    auc=0.97654,
+    deploy_acc=99.41,
+    deploy_coverage=93.888,
+    deploy_robust=99.444,
+)
+ATTACKED = row(
+    attack="pgd100",
+    norm="linf",
+    eps="3/20",
+    acc_all=70.0,
+    acc_tpr95=72.5,
+    acc_tpr95_low=68.0,
+    acc_tpr95_high=77.0,
+    auc=0.6,
+)
+RECTIFIED = row(rejector="rr", trained_as="pgd-at+rr", acc_all=98.0, acc_tpr95=99.0)
+FAILED = row(
+    rejector="rr",
+    trained_as="pgd-at+rr",
+    attack="pgd100",
+    norm="linf",
+    eps="3/20",
+    status="failed",
+    error="NaN | here",
+    n=None,
+)
+ROWS = [FAILED, RECTIFIED, ATTACKED, CLEAN]
+
+TEXT = """\
+digits, small-cnn, preset quick, seed 0, n=360
+trained as  rejector    attack  budget     acc_all              acc_tpr95    auc  deploy_acc  coverage  robust
+----------  ----------  ------  ---------  -------  ---------------------  -----  ----------  --------  ------
+pgd-at      confidence  clean                98.33  99.40 [98.00, 100.00]  0.977       99.41     93.89   99.44
+pgd-at      confidence  pgd100  linf:3/20    70.00   72.50 [68.00, 77.00]  0.600           -         -       -
+pgd-at+rr   rr          clean                98.00           99.00 [-, -]      -           -         -       -
+
+failed
+trained as  rejector  attack  budget     error
+----------  --------  ------  ---------  ----------
+pgd-at+rr   rr        pgd100  linf:3/20  NaN | here
+"""
+
+MARKDOWN = """\
+**digits, small-cnn, preset quick, seed 0, n=360**
+
+| trained as | rejector | attack | budget | acc_all | acc_tpr95 | auc | deploy_acc | coverage | robust |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| pgd-at | confidence | clean |  | 98.33 | 99.40 [98.00, 100.00] | 0.977 | 99.41 | 93.89 | 99.44 |
+| pgd-at | confidence | pgd100 | linf:3/20 | 70.00 | 72.50 [68.00, 77.00] | 0.600 | - | - | - |
+| pgd-at+rr | rr | clean |  | 98.00 | 99.00 [-, -] | - | - | - | - |
+
+**failed**
+
+| trained as | rejector | attack | budget | error |
+| --- | --- | --- | --- | --- |
+| pgd-at+rr | rr | pgd100 | linf:3/20 | NaN \\| here |"""
+
+
+def test_the_results_as_text() -> None:
+    shown = results_table(ROWS)
+    assert shown.startswith(TEXT)
+    first, second = shown.removeprefix(TEXT).splitlines()
+    assert first.startswith("acc_tpr95")
+    assert second.startswith("deploy_*: threshold fixed on clean validation inputs")
+
+
+def test_the_results_as_markdown() -> None:
+    assert results_table(ROWS, "markdown") == MARKDOWN
+
+
+def test_the_results_as_csv_are_one_table_with_every_column() -> None:
+    shown = results_table(ROWS, "csv")
+    assert shown + "\n" == to_csv([CLEAN, ATTACKED, RECTIFIED, FAILED])
+    assert len(list(csv.DictReader(io.StringIO(shown)))) == 4
+
+
+def test_each_data_set_preset_and_seed_has_a_block_of_its_own() -> None:
+    rows = [row(seed=1), row(), row(preset="paper"), row(dataset="cifar10", n=None)]
+    titles = [line for line in results_table(rows).splitlines() if "preset" in line]
+    assert titles == [
+        "cifar10, small-cnn, preset quick, seed 0, n=?",
+        "digits, small-cnn, preset paper, seed 0, n=360",
+        "digits, small-cnn, preset quick, seed 0, n=360",
+        "digits, small-cnn, preset quick, seed 1, n=360",
+    ]
+
+
+def test_text_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
+    shown = render(["name", "value"], [["a", "1.5"], ["longer", "-"], ["b", "100.25"]], "text", "title")
+    assert shown == "title\nname     value\n------  ------\na          1.5\nlonger       -\nb       100.25"
+
+
+def test_csv_quotes_what_needs_quotes() -> None:
+    shown = render(["name", "value"], [['a,"b"', "1"], ["line\nbreak", "2"]], "csv")
+    assert shown == 'name,value\n"a,""b""",1\n"line\nbreak",2'
+    assert list(csv.reader(io.StringIO(shown)))[1] == ['a,"b"', "1"]
+
+
+def test_a_table_without_lines_is_its_header() -> None:
+    assert render(["name", "value"], [], "text") == "name  value\n----  -----"
+    assert render(["name"], [], "markdown") == "| name |\n| --- |"
+    assert results_table([]) == ""
+
+
+def test_an_unknown_format_names_the_known_ones() -> None:
+    with pytest.raises(UseError, match="unknown format 'pdf'; one of text, markdown"):
+        results_table(ROWS, "pdf")
+
+
+def test_a_pivot_shows_one_metric_by_attack() -> None:
+    assert pivot_table(ROWS, "attack", "acc_tpr95", "csv") == (
+        "trained_as,rejector,clean,pgd100 linf:3/20\npgd-at,confidence,99.40,72.50\npgd-at+rr,rr,99.00,failed"
+    )
+
+
+def test_a_pivot_names_what_varies_and_what_is_missing() -> None:
+    rows = [CLEAN, ATTACKED, row(dataset="cifar10", acc_all=80.0)]
+    assert pivot_table(rows, "attack", "acc_all", "csv") == (
+        "dataset,rejector,clean,pgd100 linf:3/20\ncifar10,confidence,80.00,missing\ndigits,confidence,98.33,70.00"
+    )
+
+
+def test_a_pivot_keeps_two_budgets_of_one_attack_apart() -> None:
+    rows = [ATTACKED, row(attack="pgd100", norm="l2", eps="1/2", acc_all=60.0)]
+    assert pivot_table(rows, "attack", "acc_all", "csv") == (
+        "rejector,pgd100 l2:1/2,pgd100 linf:3/20\nconfidence,60.00,70.00"
+    )
+
+
+def test_a_pivot_by_something_else_never_mixes_attacks_in_one_field() -> None:
+    assert pivot_table([CLEAN, ATTACKED, row(seed=1, acc_all=97.0)], "seed", "acc_all", "csv") == (
+        "rejector,attack,0,1\nconfidence,clean,98.33,97.00\nconfidence,pgd100 linf:3/20,70.00,missing"
+    )
+    assert pivot_table([CLEAN, RECTIFIED], "rejector", "acc_all", "csv") == (
+        "trained_as,confidence,rr\npgd-at,98.33,missing\npgd-at+rr,missing,98.00"
+    )
+
+
+def test_a_pivot_shows_several_seeds_side_by_side() -> None:
+    rows = [CLEAN, row(seed=1, acc_all=97.0)]
+    assert pivot_table(rows, "attack", "acc_all", "csv") == "rejector,clean\nconfidence,98.33 97.00"
+
+
+@pytest.mark.parametrize(("by", "metric"), [("attak", "acc_all"), ("attack", "acc_al")])
+def test_an_unknown_column_answers_with_near_ones(by: str, metric: str) -> None:
+    with pytest.raises(UseError, match=r"unknown column '\w+'; near: (attack|acc_all)"):
+        pivot_table(ROWS, by, metric)
+
+
+def test_percentages_have_two_digits_and_fractions_three() -> None:
+    measured = row(acc_all=12.345678, auc=0.98765, deploy_threshold=0.5, deploy_n=360)
+    shown = {name: number(measured, name) for name in ("acc_all", "auc", "deploy_threshold", "deploy_n", "ece")}
+    assert shown == {"acc_all": "12.35", "auc": "0.988", "deploy_threshold": "0.500", "deploy_n": "360", "ece": "-"}
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps", "text"),
+    [("", "", ""), ("linf", "8/255", "linf:8/255"), ("l2", "", "l2"), ("linf", "0", "linf:0")],
+)
+def test_a_budget_is_shown_as_it_is_typed(norm: str, eps: str, text: str) -> None:
+    assert budget_text(row(norm=norm, eps=eps)) == text

@@ -1,0 +1,337 @@
+"""`rrbench verify`: an honest folder is confirmed; one changed score, row, image or checkpoint is noticed."""
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.errors import UseError
+from rrbench.evaluation import Scores, metrics_of
+from rrbench.progress import Silent
+from rrbench.store import CellRecord, read_cell, save_arrays
+from rrbench.verify import Findings, verify_folder
+
+WORK = ("confidence,kd,rr", "pgd3,adaptive(con+rcon,steps=2)")
+
+
+@pytest.fixture(scope="module")
+def honest(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; not to be changed."""
+    from rrbench import api
+
+    out = tmp_path_factory.mktemp("honest") / "runs"
+    shutil.copytree(trained / "checkpoints", out / "checkpoints")
+    rows = api.run(*WORK, config=tiny, out=out, device="cpu", limit=60, retrain=True)
+    assert set(rows.status) == {"ok"}
+    return out
+
+
+@pytest.fixture
+def folder(honest: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(honest, tmp_path / "runs"))
+
+
+def verify(folder: Path, *, rerun: bool = False) -> Findings:
+    return verify_folder(folder, (), torch.device("cpu"), rerun=rerun, report=Silent())
+
+
+def one_cell(folder: Path, rejector: str = "confidence", attack: str = "pgd3") -> Path:
+    return next(
+        path
+        for path in sorted((folder / "cells").iterdir())
+        if (row := json.loads(path.read_text())["row"])["rejector"] == rejector and row["attack"] == attack
+    )
+
+
+def one_score_file(folder: Path, rejector: str = "confidence", attack: str = "pgd3") -> Path:
+    return folder / "scores" / f"{one_cell(folder, rejector, attack).stem}.npz"
+
+
+def rewrite_scores(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    with np.load(path) as file:
+        arrays = {name: file[name].copy() for name in file.files}
+    change(arrays)
+    return save_arrays(path, arrays)
+
+
+def rewrite_cell(path: Path, *, forge: bool = False, **changes: Any) -> None:
+    """Change the row in a cell file; `forge` also writes the hash that fits."""
+    value = json.loads(path.read_text())
+    value["row"] |= {name: new for name, new in changes.items() if name in value["row"]}
+    value |= {name: new for name, new in changes.items() if name in value}
+    if forge:
+        text = json.dumps(value["row"], sort_keys=True)
+        value["row_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(value))
+
+
+def test_an_honest_run_is_confirmed(honest: Path) -> None:
+    findings = verify(honest)
+    assert findings.problems == []
+    assert (findings.cells, findings.recomputed, findings.replayed, findings.failed) == (9, 9, 9, 0)
+    assert findings.absent == set()
+    assert findings.summary() == "9 cells: 9 recomputed from scores, 9 replayed; all confirmed"
+
+
+def test_repeating_every_attack_confirms_it_too(honest: Path) -> None:
+    findings = verify(honest, rerun=True)
+    assert findings.problems == []
+    assert findings.rerun == 9
+    assert "9 attacked again" in findings.summary()
+
+
+def test_looking_changes_nothing(honest: Path) -> None:
+    def state() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in honest.rglob("*") if path.is_file()}
+
+    before = state()
+    verify(honest, rerun=True)
+    assert state() == before
+
+
+@pytest.mark.parametrize("name", ["certainty", "logits", "boldest_certainty", "threshold"])
+def test_one_changed_score_is_noticed(folder: Path, name: str) -> None:
+    def change(arrays: dict[str, Any]) -> None:
+        arrays[name] = np.asarray(arrays[name], dtype=arrays[name].dtype)
+        flat = arrays[name].reshape(-1)
+        flat[0] = np.nextafter(flat[0], 9, dtype=flat.dtype) if np.isfinite(flat[0]) else 0.5
+
+    rewrite_scores(one_score_file(folder), change)
+    (problem,) = verify(folder).problems
+    assert problem.startswith("pgd-at confidence pgd3 linf:3/20 seed 0:")
+    assert "SHA-256" in problem
+
+
+def test_changed_scores_are_noticed_even_when_the_hash_was_made_to_fit(folder: Path) -> None:
+    def swap(arrays: dict[str, Any]) -> None:
+        arrays["certainty"][:30] = arrays["certainty"][:30][::-1].copy()
+
+    changed = rewrite_scores(one_score_file(folder), swap)
+    rewrite_cell(one_cell(folder), scores_sha256=changed)
+    problems = verify(folder).problems
+    assert not any("SHA-256" in problem for problem in problems)
+    assert any("certainties do not follow from the stored logits" in problem for problem in problems)
+
+
+def test_a_changed_row_is_noticed_in_its_cell_file(folder: Path) -> None:
+    acc_all = read_cell(one_cell(folder))[0].row.acc_all
+    rewrite_cell(one_cell(folder), acc_all=acc_all + 1)
+    problems = verify(folder).problems
+    assert any("its row was changed after it was written" in problem for problem in problems)
+    assert any(f"acc_all is {acc_all} from the scores, and the row says {acc_all + 1}" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("column", ["acc_all", "auc_low", "deploy_robust", "ece", "deploy_threshold"])
+def test_a_changed_number_is_noticed_even_when_every_hash_was_made_to_fit(folder: Path, column: str) -> None:
+    record: CellRecord = read_cell(one_cell(folder))[0]
+    rewrite_cell(one_cell(folder), forge=True, **{column: getattr(record.row, column) + 0.01})
+    assert any(f": {column} is " in problem for problem in verify(folder).problems)
+
+
+def test_a_changed_name_is_noticed_in_its_cell_file(folder: Path) -> None:
+    rewrite_cell(one_cell(folder), rejector="mine")
+    assert any("was changed after it was written" in problem for problem in verify(folder).problems)
+
+
+def rewrite_csv(path: Path, change: Callable[[list[dict[str, str]]], object]) -> None:
+    with path.open(newline="") as file:
+        records = list(csv.DictReader(file))
+    names = list(records[0])
+    change(records)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    path.write_text(text.getvalue())
+
+
+@pytest.mark.parametrize(("column", "value"), [("acc_all", "99.0"), ("rejector", "mine"), ("auc", ""), ("eps", "1/255")])
+def test_a_changed_line_of_the_csv_is_noticed(folder: Path, column: str, value: str) -> None:
+    rewrite_csv(folder / "rows.csv", lambda records: records[1].update({column: value}))
+    problems = verify(folder).problems
+    assert problems
+    assert all(problem.startswith("rows.csv line 3: ") for problem in problems)
+    assert any(f": {column} is " in problem for problem in problems)
+
+
+def test_a_line_too_few_or_too_many_is_noticed(folder: Path) -> None:
+    rewrite_csv(folder / "rows.csv", lambda records: records.pop())
+    assert any("has 8 rows and there are 9 cell files" in problem for problem in verify(folder).problems)
+    rewrite_csv(folder / "rows.csv", lambda records: records.extend(records[-2:]))
+    assert any("has 10 rows and there are 9 cell files" in problem for problem in verify(folder).problems)
+
+
+def test_a_csv_that_is_gone_or_none_is_noticed(folder: Path) -> None:
+    (folder / "rows.csv").write_text("<html>")
+    assert any("rows.csv" in problem for problem in verify(folder).problems)
+    (folder / "rows.csv").unlink()
+    assert any("rows.csv" in problem for problem in verify(folder).problems)
+
+
+def own_checkpoint(folder: Path) -> Path:
+    return folder / "checkpoints" / f"{read_cell(one_cell(folder))[0].checkpoint}.safetensors"
+
+
+def test_one_changed_bit_of_a_checkpoint_is_noticed(folder: Path) -> None:
+    content = bytearray(own_checkpoint(folder).read_bytes())
+    content[-1] ^= 1
+    own_checkpoint(folder).write_bytes(content)
+    findings = verify(folder)
+    assert len(findings.problems) == 6, "one line for each cell of the checkpoint: confidence and kd"
+    assert all("does not have the row's SHA-256" in problem for problem in findings.problems)
+
+
+def test_another_checkpoint_under_a_hash_made_to_fit_is_noticed_by_replay(folder: Path) -> None:
+    path = own_checkpoint(folder)
+    checkpoint = read_checkpoint(path)
+    weights = {**checkpoint.tensors, "classifier.bias": checkpoint.tensors["classifier.bias"] + torch.arange(10.0)}
+    write_checkpoint(path, weights, checkpoint.facts)
+    rewrite_cell(one_cell(folder), forge=True, checkpoint_sha256=read_checkpoint(path).sha256)
+    problems = [problem for problem in verify(folder).problems if problem.startswith("pgd-at confidence pgd3")]
+    assert any("the checkpoint gives other logits for the stored images" in problem for problem in problems)
+
+
+def test_changed_images_are_noticed_even_when_every_hash_was_made_to_fit(folder: Path) -> None:
+    def brighten(arrays: dict[str, Any]) -> None:
+        arrays["images"] = np.clip(arrays["images"] + 0.2, 0, 1)
+
+    rewrite_cell(one_cell(folder), scores_sha256=rewrite_scores(one_score_file(folder), brighten))
+    (problem,) = verify(folder).problems
+    assert "the checkpoint gives other logits for the stored images" in problem
+
+
+def test_results_of_a_weaker_attack_are_noticed_by_repeating_it(folder: Path) -> None:
+    """Pass off the clean images as attacked ones, with every hash and number made to fit."""
+    clean, moved = one_cell(folder, attack="clean"), one_cell(folder)
+    shutil.copyfile(one_score_file(folder, attack="clean"), one_score_file(folder))
+    old, new = json.loads(clean.read_text()), json.loads(moved.read_text())
+    kept = {name: new["row"][name] for name in ("attack", "norm", "eps", "settings", "gradients", "seconds")}
+    rewrite_cell(moved, forge=True, **{**old["row"], **kept}, scores_sha256=old["scores_sha256"])
+    assert not any(problem.startswith("pgd-at confidence") for problem in verify(folder).problems)
+    problems = [problem for problem in verify(folder, rerun=True).problems if problem.startswith("pgd-at confidence")]
+    assert len(problems) == 1
+    assert "repeating the attack changes" in problems[0]
+
+
+def test_labels_that_are_not_the_data_sets_are_noticed_though_every_number_fits_them(folder: Path) -> None:
+    def flatter(arrays: dict[str, Any]) -> None:
+        arrays["labels"] = arrays["prediction"].copy()
+
+    path = one_cell(folder)
+    scores_sha256 = rewrite_scores(one_score_file(folder), flatter)
+    with np.load(one_score_file(folder)) as file:
+        scores = Scores(**{name: file[name] for name in Scores._fields})
+    numbers = metrics_of(scores, "quantile", 200, 0)._asdict()
+    assert numbers["acc_all"] == 100
+    rewrite_cell(path, forge=True, **numbers, scores_sha256=scores_sha256)
+    assert any(problem.startswith("pgd-at confidence pgd3") for problem in verify(folder).problems)
+
+
+def test_a_row_of_other_data_is_noticed(folder: Path) -> None:
+    rewrite_cell(one_cell(folder), forge=True, data_sha256="0" * 64)
+    assert any(problem.startswith("pgd-at confidence pgd3") for problem in verify(folder).problems)
+
+
+def test_a_missing_checkpoint_is_said_and_is_no_failure(folder: Path) -> None:
+    own_checkpoint(folder).unlink()
+    findings = verify(folder, rerun=True)
+    assert findings.problems == []
+    assert (findings.recomputed, findings.replayed, len(findings.absent)) == (9, 3, 1)
+    assert "1 checkpoints not here; all confirmed" in findings.summary()
+
+
+def without(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda arrays: arrays.pop(name)
+
+
+def with_array(name: str, array: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda arrays: arrays.update({name: array})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("images"),
+        without("certainty"),
+        with_array("unknown", np.zeros(3)),
+        with_array("images", np.zeros((16, 3, 5), dtype=np.float32)),
+        with_array("images", np.zeros((16, 3, 8, 8), dtype=np.float32)),
+        with_array("certainty", np.zeros(7)),
+        with_array("logits", np.zeros((60, 3), dtype=np.float32)),
+        with_array("labels", np.full(60, 12)),
+        with_array("certainty", np.full(60, np.nan)),
+        with_array("threshold", np.zeros(3)),
+        with_array("is_deployed", np.zeros(60)),
+    ],
+    ids=[
+        "no images", "no certainty", "an unknown array", "flat images", "images in colour", "few certainties",
+        "few logits", "labels out of range", "certainties NaN", "several thresholds", "a mask of floats",
+    ],  # fmt: skip
+)
+def test_a_score_file_of_another_make_is_one_line_and_the_other_cells_are_checked(
+    folder: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    rewrite_cell(one_cell(folder), scores_sha256=rewrite_scores(one_score_file(folder), change))
+    findings = verify(folder)
+    assert findings.problems
+    assert all(problem.startswith("pgd-at confidence pgd3") for problem in findings.problems)
+    assert all("\n" not in problem and len(problem) > 60 for problem in findings.problems)
+    assert findings.cells == 9
+
+
+def test_a_truncated_or_missing_score_file_is_one_line(folder: Path) -> None:
+    path = one_score_file(folder)
+    path.write_bytes(path.read_bytes()[:200])
+    assert any("truncated or damaged" in problem for problem in verify(folder).problems)
+    path.unlink()
+    assert any(path.name in problem for problem in verify(folder).problems)
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UseError, match="is no work folder"):
+            verify(place)
+
+
+def test_a_corrupt_cell_file_is_refused_in_one_line(folder: Path) -> None:
+    one_cell(folder).write_text("{}")
+    with pytest.raises(UseError, match="is no cell file"):
+        verify(folder)
+
+
+def test_a_failed_row_is_counted_and_no_problem(bench: Any) -> None:
+    path = next(path for path in (bench.out / "checkpoints").glob("*[0-9a-f].safetensors") if is_plain(path))
+    checkpoint = read_checkpoint(path)
+    write_checkpoint(path, {name: tensor * 0 for name, tensor in checkpoint.tensors.items()}, checkpoint.facts)
+    assert {row.status for row in bench.measure("confidence,ebd", "clean")} == {"ok", "failed"}
+    findings = verify(bench.out)
+    assert findings.problems == []
+    assert (findings.failed, findings.recomputed) == (1, 1)
+    assert "1 failed rows" in findings.summary()
+
+
+def is_plain(path: Path) -> bool:
+    return bool(read_checkpoint(path).facts["trained_as"] == "pgd-at")
+
+
+def test_the_command_says_it_and_exits_with_1_only_if_something_is_wrong(folder: Path, command: Any) -> None:
+    answer = command("verify", folder)
+    assert answer.code == 0
+    assert answer.out == "9 cells: 9 recomputed from scores, 9 replayed; all confirmed\n"
+    rewrite_cell(one_cell(folder), acc_all=1.0)
+    answer = command("verify", folder, "--rerun")
+    assert answer.code == 1
+    assert "its row was changed after it was written" in answer.out
+    assert answer.out.splitlines()[-1].endswith("problems")
+    answer = command("verify", folder / "nowhere")
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1].startswith("rrbench: ")
