@@ -64,17 +64,23 @@ def tf32(enabled: bool) -> Iterator[None]:
 
 
 class Instrumented(nn.Module):
-    """A network in a given precision that counts the gradients asked of it, package attacks' included."""
+    """A network in a given precision that counts what is asked of it, package attacks' gradients included."""
 
-    def __init__(self, network: nn.Module, precision: Precision) -> None:
+    def __init__(self, network: nn.Module, precision: Precision, *, watch: bool = False) -> None:
         super().__init__()
-        self.network, self.precision = network, precision
+        self.network, self.precision, self.watch = network, precision, watch
         self.gradients = 0
+        self.forwards = 0
+        self._vanished: list[Tensor] = []
+        self._broken: list[Tensor] = []
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, so that certainty is never computed in short precision."""
+        self.forwards += images.shape[0]
         if images.requires_grad:
             self.gradients += images.shape[0]
+            if self.watch:
+                images.register_hook(self._look)
         if self.precision != "bf16":
             with tf32(self.precision == "tf32"):
                 outputs = self.network(images)
@@ -82,3 +88,17 @@ class Instrumented(nn.Module):
             with torch.autocast(images.device.type, torch.bfloat16):
                 outputs = self.network(images)
         return Outputs(*(part.float() for part in outputs))
+
+    def _look(self, gradient: Tensor) -> None:
+        """Note zero and NaN gradients without waiting for the device."""
+        largest = gradient.detach().flatten(1).abs().amax(1)
+        self._vanished.append((largest == 0).sum())
+        self._broken.append(largest.isnan().any())
+
+    def vanished(self) -> float:
+        """Return the share of the gradients seen that were zero everywhere: where they are, no attack can climb."""
+        return float(sum(self._vanished)) / self.gradients if self._vanished else 0.0
+
+    def has_seen_nan(self) -> bool:
+        """Tell whether a gradient was NaN: its image may look robust and is not."""
+        return any(bool(found) for found in self._broken)

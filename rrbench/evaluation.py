@@ -1,8 +1,9 @@
 """One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,26 @@ from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError
 from rrbench.metrics import Metrics, deploy_threshold, measure
 from rrbench.modes import frozen
-from rrbench.protocols import Attack, Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Split, Victim
+from rrbench.names import Choice
+from rrbench.protocols import (
+    Attack,
+    Batch,
+    Budget,
+    Calibration,
+    Ensemble,
+    Member,
+    Moved,
+    Norm,
+    Outputs,
+    Rejector,
+    Split,
+    Victim,
+)
+from rrbench.registry import build
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
+VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
+LARGE = Fraction(1, 2)  # of linf: with such a budget every image can be made grey
 SLACK = 1e-6  # how far rounding may carry an image out of its budget
 
 
@@ -125,11 +143,23 @@ def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray
     return certainty.double().cpu().numpy()
 
 
-def notes(subject: Subject, rejector: Rejector) -> str:
-    """Say what a reader of the row must know."""
+def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
+    """Say what a reader of the row must know, and what makes the attack look broken."""
     found = ["oracle: knows the labels"] if rejector.is_oracle else []
     if subject.is_random():
         found.append("the network is random: two passes over the same inputs differ")
+    if attack.is_mixture:
+        found.append("mixture: clean images wherever the attack failed")
+    if attacked.vanished > VANISHED:
+        found.append(f"{100 * attacked.vanished:.0f} % of the gradients are zero")
+    labels = subject.test().labels
+    is_right = attacked.outputs.logits.argmax(1) == labels
+    if attack.needs_budget and budget.radius and not attack.is_mixture:
+        still = float((attacked.is_still & is_right).double().mean())
+        if still > STILL:
+            found.append(f"{100 * still:.0f} % of the inputs were not moved and stay right")
+        if budget.norm == "linf" and budget.radius >= LARGE and bool(is_right.any()):
+            found.append(f"a budget of {budget.radius} leaves {int(is_right.sum())} inputs right")
     return "; ".join(found)
 
 
@@ -139,36 +169,69 @@ class Attacked(NamedTuple):
     outputs: Outputs
     boldest: Outputs
     images: Tensor
+    boldest_images: Tensor
     seconds: float
-    gradients: float  # per image
+    gradients: float  # per image, as are forwards
+    forwards: float
+    vanished: float  # share of gradients that were zero everywhere
+    is_still: Tensor  # (N,): the answer is the clean image
     distances: Tensor | None = None  # of minimal distortion only
     reached: Tensor | None = None
 
 
+def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
+    """Return an attack of an ensemble, to be run when it is its turn."""
+
+    def run(victim: Victim, batch: Batch) -> Moved:
+        return build(Attack, attack)(victim, batch, budget, HashedDraws(derive(seed, "attack", attack.name)))
+
+    return run
+
+
 def run_attack(
-    subject: Subject, victim: Victim, attack: Attack, name: str, budget: Budget, seed: int, done: Callable[[int], None]
+    subject: Subject,
+    victim: Victim,
+    attack: Attack,
+    name: str,
+    budget: Budget,
+    seed: int,
+    done: Callable[[int], None],
+    members: Sequence[Member] = (),
 ) -> Attacked:
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
-    counted = Instrumented(subject.network, subject.precision)
+    counted = Instrumented(subject.network, subject.precision, watch=True)
+    watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))
     begin = time.perf_counter()
 
     def attacked(piece: slice) -> tuple[Tensor | None, ...]:
-        return attack(victim._replace(network=counted), test.at(piece), budget, draws)
+        if isinstance(attack, Ensemble):
+            return attack.combine(watched, test.at(piece), members)
+        return attack(watched, test.at(piece), budget, draws)
 
     with frozen(subject.network):
         images, boldest, reached = in_batches(test.size, batch_size(subject.device), attacked, done)
     assert images is not None
-    moved = Moved(images, boldest, reached)
-    for candidate in (moved.images, moved.boldest):
+    if counted.has_seen_nan():
+        raise CellError("NaN gradients: some images could not be attacked and would look robust")
+    for candidate in (images, boldest):
         if candidate is not None:
             check_budget(candidate, test.images, budget)
-    outputs = subject.judge(moved.images)
-    bold = outputs if moved.boldest is None else subject.judge(moved.boldest)
-    seconds = time.perf_counter() - begin
-    distances = distance(moved.images, test.images, budget.norm) if budget.radius is None else None
-    return Attacked(outputs, bold, moved.images, seconds, counted.gradients / test.size, distances, moved.reached)
+    outputs = subject.judge(images)
+    return Attacked(
+        outputs=outputs,
+        boldest=outputs if boldest is None else subject.judge(boldest),
+        images=images,
+        boldest_images=images if boldest is None else boldest,
+        seconds=time.perf_counter() - begin,
+        gradients=counted.gradients / test.size,
+        forwards=counted.forwards / test.size,
+        vanished=counted.vanished(),
+        is_still=(images == test.images).flatten(1).all(1),
+        distances=distance(images, test.images, budget.norm) if budget.radius is None else None,
+        reached=reached,
+    )
 
 
 def distance(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:

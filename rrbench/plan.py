@@ -3,14 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import cast
 
 from rrbench.config import Config, MetricSettings, Recipe
 from rrbench.errors import UseError
 from rrbench.names import Choice, long_form, parse, parse_budget
-from rrbench.protocols import Attack, Budget, DataSource, Framework, Norm, Rejector
+from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, Norm, Rejector
 from rrbench.registry import build, check_names, choose, expand, find, table
 
 CLEAN = "clean"  # planned always: the reference for every other row
@@ -66,6 +66,7 @@ class Cell:
     preset: str
     metrics: MetricSettings
     is_adaptive: bool
+    members: tuple[Choice, ...] = ()  # of an ensemble: the attacks it is the worst of
 
     @property
     def label(self) -> str:
@@ -84,6 +85,7 @@ class Cell:
             "attack": identity(self.attack),
             "budget": show_budget(self.budget),
             "limit": self.limit,
+            "members": [identity(member) for member in self.members],
             **asdict(self.metrics),
         }
 
@@ -98,7 +100,12 @@ class Cell:
             seed=self.seed,
             precision=precision,
             rejector=identity(self.rejector) if self.is_adaptive else None,
+            members=[identity(member) for member in self.members],
         )
+
+    def member(self, attack: Choice) -> "Cell":
+        """Return the cell of one attack of an ensemble."""
+        return replace(self, attack=attack, members=(), is_adaptive=build(Attack, attack).is_adaptive)
 
     def key(self, checkpoint: str, precision: str) -> str:
         """Hash everything that decides the row."""
@@ -192,21 +199,21 @@ def make_plan(request: Request, config: Config) -> Plan:
         for seed in request.seeds:
             for rejector_text, framework_text in pairs:
                 training, rejector = _training(request, config, dataset, network, rejector_text, framework_text, seed)
-                for attack, budget, is_adaptive in attacks:
-                    cells[
-                        Cell(
-                            dataset,
-                            training,
-                            rejector,
-                            attack,
-                            budget,
-                            seed,
-                            request.limit,
-                            config.preset,
-                            config.metrics,
-                            is_adaptive,
-                        )
-                    ] = None
+                for planned in attacks:
+                    cell = Cell(
+                        dataset,
+                        training,
+                        rejector,
+                        planned.attack,
+                        planned.budget,
+                        seed,
+                        request.limit,
+                        config.preset,
+                        config.metrics,
+                        planned.is_adaptive,
+                        planned.members,
+                    )
+                    cells[cell] = None
     if not cells:
         raise UseError("nothing to run: " + ("; ".join(dropped) or "no rejector or attack left"))
     return Plan(_ordered(list(cells)), tuple(dropped))
@@ -320,21 +327,45 @@ def _silent(config: Config, dataset: str) -> UseError:
     return UseError(f"preset {config.preset!r} says too little of data set {dataset!r}: give --network and --budgets")
 
 
-def _attacks(
-    request: Request, config: Config, dataset: Choice, dropped: dict[str, None]
-) -> list[tuple[Choice, Budget | None, bool]]:
-    """Return (attack, budget, is it adaptive), clean first."""
+@dataclass(frozen=True)
+class _Planned:
+    attack: Choice
+    budget: Budget | None
+    is_adaptive: bool
+    members: tuple[Choice, ...] = ()
+
+
+def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[str, None]) -> list[_Planned]:
+    """Return the attacks with their budgets: clean first, ensembles last, when what they share is there."""
     texts = list(request.attacks if request.attacks is not None else config.run.attacks)
     if texts == [ALL]:
         texts = list(config.run.all_attacks)
     if not texts:
         raise UseError("no attack given")
     budgets = _budgets(dataset.name, config, request.budgets, config.dataset(dataset.name).budgets)
-    found: dict[tuple[Choice, Budget | None, bool], None] = {}
-    for text in dict.fromkeys([CLEAN, *texts]):
+    found = _planned([CLEAN, *texts], budgets, config, dataset, dropped)
+    ensembles = [plan for plan in found if _is_ensemble(plan)]
+    known = _planned(config.run.all_attacks, budgets, config, dataset, {}) if ensembles else []
+    members = [plan for plan in known if build(Attack, plan.attack).needs_budget and not _is_ensemble(plan)]
+    whole = [
+        replace(plan, members=tuple(member.attack for member in members if member.budget == plan.budget))
+        for plan in ensembles
+    ]
+    return [plan for plan in found if plan not in ensembles] + whole
+
+
+def _is_ensemble(plan: _Planned) -> bool:
+    return isinstance(build(Attack, plan.attack), Ensemble)
+
+
+def _planned(
+    texts: Sequence[str], budgets: list[Budget], config: Config, dataset: Choice, dropped: dict[str, None]
+) -> list[_Planned]:
+    found: dict[_Planned, None] = {}
+    for text in dict.fromkeys(texts):
         for variant in variants(expand("attack", text)):
             for attack, budget in _with_budgets(variant, budgets, config, dataset, dropped):
-                found[attack, budget, build(Attack, attack).is_adaptive] = None
+                found[_Planned(attack, budget, build(Attack, attack).is_adaptive)] = None
     return list(found)
 
 

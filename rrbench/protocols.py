@@ -5,7 +5,7 @@ No plugin sees the configuration, the store or another plugin.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.errors import CellError
 from rrbench.names import show
 
 Norm = Literal["linf", "l2"]
@@ -189,6 +190,7 @@ class Attack(ABC):
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does
     cost: ClassVar[str] = ""  # gradients an image, in words
+    is_mixture: ClassVar[bool] = False  # answers with the clean image where it fails: its scores mix both kinds
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
@@ -197,6 +199,27 @@ class Attack(ABC):
     @abstractmethod
     def gradients_per_image(self, classes: int) -> int:
         """Count the gradient evaluations one image costs."""
+
+
+Member = Callable[[Victim, Batch], Moved]  # an attack with budget and draws already chosen, or its stored answers
+
+
+class Ensemble(Attack):
+    """Takes, per input, the worst of other attacks' answers, which the harness runs or finds in the store."""
+
+    is_adaptive = True
+
+    @abstractmethod
+    def combine(self, victim: Victim, batch: Batch, members: Sequence[Member]) -> Moved:
+        """Choose between the members' answers for every input of the batch."""
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Refuse: alone it has nothing to choose from."""
+        raise CellError("an ensemble needs the attacks that it is the worst of; `rrbench run` plans them")
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return 0: its members count theirs."""
+        return 0
 
 
 class Framework(ABC):

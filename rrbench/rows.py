@@ -66,6 +66,7 @@ class ResultRow:
     data_sha256: str = ""
     version: str = ""
     commit: str = ""
+    forwards: float | None = None  # passes per image, those with gradients included
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from rrbench import provenance, zoo
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
@@ -22,19 +20,21 @@ from rrbench.evaluation import (
     Attacked,
     Subject,
     distances_of,
+    fresh_member,
     metrics_of,
     notes,
     run_attack,
     score,
     to_numpy,
 )
+from rrbench.moved import load_moved, save_moved
 from rrbench.names import Choice
 from rrbench.plan import Cell, Plan, Training, digest, identity
 from rrbench.progress import Report, Silent
-from rrbench.protocols import Attack, Batch, Budget, Calibration, DataSource, Outputs, Rejector, Split, Victim
+from rrbench.protocols import Attack, Batch, Budget, Calibration, DataSource, Member, Moved, Rejector, Split, Victim
 from rrbench.registry import build
 from rrbench.rows import ResultRow
-from rrbench.store import CellRecord, Store, load_arrays, save_arrays
+from rrbench.store import CellRecord, Store, save_arrays
 from rrbench.train import build_network, train
 
 
@@ -59,6 +59,7 @@ class Runner:
     keep: frozenset[str] = frozenset()  # of {"images", "features"}
     report: Report = field(default_factory=Silent)
     _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
+    _whole: list[Path] = field(default_factory=list)  # attacks of the checkpoint at hand, stored with all they gave
 
     def run(self, plan: Plan) -> list[ResultRow]:
         """Measure every cell that has no row yet; return the plan's rows, failed ones included."""
@@ -140,28 +141,45 @@ class Runner:
             groups: dict[str, list[Cell]] = {}
             for cell in cells:
                 groups.setdefault(cell.attack_key(source.key, self.precision), []).append(cell)
+            has_ensemble = any(cell.members for cell in cells)
             for key, group in groups.items():
                 with self.store.lock(f"attack-{key}", self.report):
                     pending = [cell for cell in group if self._finished(cell, source) is None]
                     if pending:
-                        self._measure_group(subjects[group[0].dataset], checkpoint, source, key, pending)
+                        subject = subjects[group[0].dataset]
+                        self._measure_group(subject, checkpoint, source, key, pending, has_ensemble)
                 self.store.rebuild_rows(self.report)
+            self._prune()
 
     def _measure_group(
-        self, subject: Subject, checkpoint: Checkpoint, source: Source, key: str, cells: list[Cell]
+        self, subject: Subject, checkpoint: Checkpoint, source: Source, key: str, cells: list[Cell], is_shared: bool
     ) -> None:
-        """Run one attack, or find its outputs, and score it with each rejector."""
+        """Run one attack, or find its outputs, and score it with each rejector; `is_shared`: an ensemble follows."""
         with self._failing(cells, source, checkpoint.sha256):
             needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
-            attacked = self._load_moved(key, needs_features)
+            path = self.store.moved_path(key)
+            attacked = load_moved(path, self.device, with_features=needs_features, with_images="images" in self.keep)
             if attacked is None:
                 attacked = self._attack(subject, source, cells[0])
-                self._save_moved(key, attacked, needs_features or "features" in self.keep)
+                # Whole until the checkpoint's cells are measured: an ensemble wants the images, kd the features.
+                with_features, with_images = (
+                    needs_features or "features" in self.keep,
+                    is_shared or "images" in self.keep,
+                )
+                save_moved(path, attacked, with_features=with_features, with_images=with_images)
+                self._whole.append(path)
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):
                     self._score(subject, checkpoint, source, cell, attacked)
-            if needs_features and "features" not in self.keep:
-                self._save_moved(key, attacked, False)
+
+    def _prune(self) -> None:
+        """Shrink what was kept whole for the checkpoint's other cells to what `keep` asks for."""
+        with_features, with_images = "features" in self.keep, "images" in self.keep
+        for path in self._whole:
+            attacked = load_moved(path, torch.device("cpu"), with_features=with_features, with_images=with_images)
+            if attacked is not None:
+                save_moved(path, attacked, with_features=with_features, with_images=with_images)
+        self._whole.clear()
 
     @contextmanager
     def _failing(self, cells: list[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
@@ -180,8 +198,23 @@ class Runner:
         victim = self._victim(subject, source, cell) if attack.is_adaptive else blind
         gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
         with self.report.task(f"{cell.label} ({gradients} gradients an image)", subject.test().size) as advance:
-            budget = cell.budget or Budget("linf", Fraction(0))
-            return run_attack(subject, victim, attack, cell.attack.name, budget, cell.seed, advance)
+            members = [self._member(source, cell, choice) for choice in cell.members]
+            return run_attack(subject, victim, attack, cell.attack.name, budget_of(cell), cell.seed, advance, members)
+
+    def _member(self, source: Source, cell: Cell, choice: Choice) -> Member:
+        """Return an attack of an ensemble: its stored answers where it was run, else the attack itself."""
+        path = self.store.moved_path(cell.member(choice).attack_key(source.key, self.precision))
+        stored = load_moved(path, self.device, with_features=False, with_images=True)
+        if stored is None:
+            return fresh_member(choice, budget_of(cell), cell.seed)
+        ids = self.data(cell.dataset, "test").ids[: cell.limit].tolist()
+        position = {identifier: index for index, identifier in enumerate(ids)}
+
+        def found(victim: Victim, batch: Batch) -> Moved:
+            rows = torch.tensor([position[identifier] for identifier in batch.ids.tolist()], device=self.device)
+            return Moved(stored.images[rows], stored.boldest_images[rows])
+
+        return found
 
     def _victim(self, subject: Subject, source: Source, cell: Cell) -> Victim:
         """Return the fitted, calibrated victim, from the store where it was fitted before."""
@@ -210,9 +243,10 @@ class Runner:
             n=len(scores.labels),
             **metrics._asdict(),
             **distances_of(scores)._asdict(),
-            note=notes(subject, victim.rejector),
+            note=notes(subject, victim.rejector, build(Attack, cell.attack), budget_of(cell), attacked),
             seconds=round(attacked.seconds, 3),
             gradients=round(attacked.gradients, 3),
+            forwards=round(attacked.forwards, 3),
             checkpoint_sha256=checkpoint.sha256,
             data_sha256=fingerprint(subject.test()),
         )
@@ -263,38 +297,10 @@ class Runner:
         key, attack = cell.key(source.key, self.precision), cell.attack_key(source.key, self.precision)
         self.store.save_cell(CellRecord(key, row, source.key, attack, scores_sha256, cell.describe()))
 
-    def _save_moved(self, key: str, attacked: Attacked, with_features: bool) -> None:
-        """Store what the network said, so that a rejector added later needs no new attack."""
-        arrays = {"seconds": np.asarray(attacked.seconds), "gradients": np.asarray(attacked.gradients)}
-        if attacked.distances is not None and attacked.reached is not None:
-            arrays |= {"distances": to_numpy(attacked.distances), "reached": to_numpy(attacked.reached)}
-        arrays["images"] = to_numpy(attacked.images[: None if "images" in self.keep else KEPT_IMAGES])
-        for name, outputs in (("moved", attacked.outputs), ("boldest", attacked.boldest)):
-            for part, tensor in outputs._asdict().items():
-                if part != "features" or with_features:
-                    arrays[f"{name}_{part}"] = to_numpy(tensor)
-        save_arrays(self.store.moved_path(key), arrays, compress=False)
 
-    def _load_moved(self, key: str, needs_features: bool) -> Attacked | None:
-        """Return an attack's outputs if the store has all that is needed of them."""
-        path = self.store.moved_path(key)
-        if not path.is_file():
-            return None
-        arrays = load_arrays(path)
-        if needs_features and "moved_features" not in arrays:
-            return None
-
-        def tensor(name: str) -> Tensor:
-            return torch.from_numpy(arrays[name]).to(self.device)
-
-        def outputs(name: str) -> Outputs:
-            logits = tensor(f"{name}_logits")
-            features = tensor(f"{name}_features") if f"{name}_features" in arrays else logits.new_zeros(len(logits), 0)
-            return Outputs(features, logits, tensor(f"{name}_head"))
-
-        seconds, gradients = float(arrays["seconds"]), float(arrays["gradients"])
-        minimal = (tensor("distances"), tensor("reached")) if "distances" in arrays else (None, None)
-        return Attacked(outputs("moved"), outputs("boldest"), tensor("images"), seconds, gradients, *minimal)
+def budget_of(cell: Cell) -> Budget:
+    """Return a cell's budget; an attack without any may not move at all."""
+    return cell.budget or Budget("linf", Fraction(0))
 
 
 def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:

@@ -13,7 +13,7 @@ from rrbench import zoo
 from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.devices import Precision, place
 from rrbench.errors import CellError, UseError
-from rrbench.evaluation import Scores, Subject, certainties, distances_of, metrics_of, run_attack, score
+from rrbench.evaluation import Scores, Subject, certainties, distances_of, fresh_member, metrics_of, run_attack, score
 from rrbench.files import sha256
 from rrbench.plan import parse_cell_budget
 from rrbench.progress import Report
@@ -150,7 +150,9 @@ class Verifier:
         victim = subject.victim(rejector, is_attacked=attack.is_adaptive)
         budget = parse_cell_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
         name = record.cell["attack"][0]
-        attacked = run_attack(subject, victim, attack, name, budget, record.row.seed, lambda done: None)
+        choices = [restore("attack", saved) for saved in record.cell["members"]]
+        members = [fresh_member(choice, budget, record.row.seed) for choice in choices]
+        attacked = run_attack(subject, victim, attack, name, budget, record.row.seed, lambda done: None, members)
         again = score(subject, victim, attacked)
         threshold = float(scores.threshold)
         flips = (again.prediction != scores.prediction) | (

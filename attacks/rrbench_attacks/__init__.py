@@ -2,11 +2,29 @@
 
 from rrbench.protocols import AttackTable
 from rrbench_attacks.adaptive import Adaptive
+from rrbench_attacks.apgd_reject import ApgdReject
+from rrbench_attacks.autoattack import AutoAttack
 from rrbench_attacks.clean import Clean
+from rrbench_attacks.foolbox_attack import Foolbox
+from rrbench_attacks.gama import GamaFw, GamaPgd
+from rrbench_attacks.multi_target import MultiTarget
+from rrbench_attacks.orthogonal_pgd import OrthogonalPgd, SelectivePgd
 from rrbench_attacks.pgd import Pgd
+from rrbench_attacks.rejection_loss import RejectionLoss
+from rrbench_attacks.worst_case import WorstCase
 
 ATTACKS: AttackTable = {
     "clean": Clean,
     "pgd": Pgd,
+    "multi-target": MultiTarget,
+    "gama-pgd": GamaPgd,
+    "gama-fw": GamaFw,
+    "autoattack": AutoAttack,
+    "foolbox": Foolbox,
     "adaptive": Adaptive,
+    "orthogonal-pgd": OrthogonalPgd,
+    "selective-pgd": SelectivePgd,
+    "rejection-loss": RejectionLoss,
+    "apgd-reject": ApgdReject,
+    "worst-case": WorstCase,
 }

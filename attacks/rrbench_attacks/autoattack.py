@@ -79,6 +79,7 @@ class AutoAttack(Attack):
     """Runs a fixed list of attacks, each on the images that the ones before it left right."""
 
     paper = "Croce and Hein 2020, arXiv 2003.01690"
+    is_mixture = True
     maximises = "cross-entropy and DLR by APGD, then FAB and Square, each on what is still right"
     cost = (
         "at most 19 x (steps + 1) gradients an image (original: (10 + 5 x classes) x (steps + 1)), and `queries` looks"

@@ -123,7 +123,7 @@ def test_no_run_of_the_package_depends_on_the_batch(
 ) -> None:
     network, draws = build_network(Confidence()), HashedDraws(3)
     right = patterns.at(network(patterns.images).logits.argmax(1) == patterns.labels).at(slice(20))
-    package = Package(Logits(network), Budget(norm, MOVES[norm]), draws, steps=2, queries=20)
+    package = Package(Logits(network), Budget(norm, 3 * MOVES[norm]), draws, steps=2, queries=20)
     differing = 0
     for number, run in enumerate(AutoAttack(version).runs(package, 4)):
         answers = []
@@ -143,16 +143,15 @@ def begin(run: Run, batch: Batch, number: int) -> Tensor:
 
 @pytest.mark.parametrize(("excess", "is_counted"), [(5e-7, True), (1e-3, False)])
 def test_what_lies_beyond_the_budget_does_not_count_but_for_rounding(excess: float, is_counted: bool) -> None:
-    network, batch, is_wrong = problem(3, 20)
+    network, batch, is_wrong = problem(5, 40)
     budget = Budget("linf", RADII["linf"])
+
+    def overdo(rest: Batch, number: int) -> Tensor:
+        return rest.images - (budget.eps + excess) * network.weight[rest.labels].sign().view(-1, *SHAPE)
 
     class Overdone(AutoAttack):
         def runs(self, package: Package, classes: int) -> list[Run]:
-            return [
-                lambda rest, number: (
-                    rest.images - (budget.eps + excess) * network.weight[rest.labels].sign().view(-1, *SHAPE)
-                )
-            ]
+            return [overdo]
 
     moved = Overdone()(victim_of(network), batch, budget, HashedDraws(3)).images
     is_fooled = (network(moved).logits.argmax(1) != batch.labels) & ~is_wrong

@@ -3,6 +3,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -17,16 +18,18 @@ from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, 
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
 
 BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
-SHORT = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 5}
+SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 5}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """On networks as small as these a second thread only waits for the first."""
-    before = torch.get_num_threads()
+def _small_networks() -> Iterator[None]:
+    """On networks as small as these a second thread only waits, and oneDNN is ten times slower than none on ARM."""
+    threads, onednn = torch.get_num_threads(), torch.backends.mkldnn.enabled
     torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property, typed as its descriptor
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(threads)
+    torch.backends.mkldnn.enabled = onednn
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Linear:
     def nearest(self, batch: Batch, norm: Norm, lead: float = 0.0) -> Tensor:
         """How far it is to where the wrong class leads by `lead`."""
         margin = self(batch.images).logits[:, 1] * (2 * batch.labels - 1) + lead
-        return margin / torch.linalg.vector_norm(self.weights, ord=1 if norm == "linf" else 2)
+        return margin / float(torch.linalg.vector_norm(self.weights, ord=1 if norm == "linf" else 2))
 
 
 def linear(count: int = 12, seed: int = 0) -> tuple[Linear, Batch]:
@@ -104,15 +107,14 @@ def digits(count: int = 100) -> tuple[nn.Module, Batch]:
             return Outputs(features, outputs[:, :10], outputs[:, 10:])
 
     network, train = Network(), Digits().load("train").at(slice(500))
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(60):
+    parameters = list(network.parameters())
+    for _ in range(120):  # without torch.optim, which takes five seconds to import
         outputs = network(train.images)
         right = (outputs.logits.argmax(1) == train.labels).float()
         loss = F.cross_entropy(outputs.logits, train.labels)
         loss = loss + F.binary_cross_entropy_with_logits(outputs.head[:, 0], right)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= gradient
     return network.requires_grad_(False), Digits().load("test").at(slice(count))
 
 
@@ -130,7 +132,8 @@ def run(
 
 def distances(moved: Tensor, batch: Batch, norm: Norm) -> Tensor:
     delta = (moved - batch.images).flatten(1)
-    return torch.linalg.vector_norm(delta, ord=math.inf if norm == "linf" else 2, dim=1)
+    sizes: Tensor = torch.linalg.vector_norm(delta, ord=math.inf if norm == "linf" else 2, dim=1)
+    return sizes
 
 
 def flags(moved: Moved) -> Tensor:
@@ -158,7 +161,7 @@ def test_linf_with_the_plain_maximum_is_never_below_the_minimum_and_near_it_at_t
 
 def test_linf_with_the_smooth_maximum_is_within_five_percent_of_the_minimum() -> None:
     network, batch = linear()
-    moved = run(CwLinf(maximum="smooth", learning_rate=0.01, steps=200), network, batch)
+    moved = run(CwLinf(maximum="smooth", learning_rate=0.01, steps=200, searches=7), network, batch)
     ratio = distances(moved.images, batch, "linf") / network.nearest(batch, "linf")
     assert flags(moved).all()
     assert ratio.min() > 1 - 1e-4
@@ -169,7 +172,7 @@ def test_linf_with_the_smooth_maximum_is_within_five_percent_of_the_minimum() ->
 def test_the_adaptive_goal_ends_where_the_wrong_answer_is_sure_enough(attack: CarliniWagner, slack: float) -> None:
     network, batch = linear()
     (norm,) = attack.norms
-    attack = replace(attack, goal="adaptive", c0=0.1, learning_rate=0.01, steps=200, searches=7)
+    attack = replace(attack, goal="adaptive", c0=0.1, learning_rate=0.01, steps=200, searches=6)
     moved = run(attack, network, batch, Confidence(), median=0.8)
     # Confidence 0.8 is a lead of log 4.
     nearest = network.nearest(batch, "linf" if norm == "linf" else "l2", lead=math.log(4))
@@ -225,15 +228,14 @@ def test_adaptive_success_means_wrong_and_surer_than_the_median(attack: CarliniW
     assert (rejector.certainty(network(moved.boldest)) > median - 1e-4)[reached].all()
     norm: Norm = "l2" if "l2" in attack.norms else "linf"
     normal = run(replace(attack, goal="normal"), network, batch)
-    nearer = distances(moved.images, batch, norm) < distances(normal.images, batch, norm) - 1e-6
-    assert nearer[reached].float().mean() < 0.1
+    near, far = (distances(answer.images, batch, norm)[reached].mean() for answer in (normal, moved))
+    assert near < far
 
 
-@pytest.mark.parametrize("attack", [*BOTH, CwLinf()])
-@pytest.mark.parametrize("goal", ["normal", "adaptive"])
-def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner, goal: str) -> None:
+@pytest.mark.parametrize("attack", [CwL2(), CwLinf(), CwLinf("adaptive", start="phase1", maximum="smooth")])
+def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner) -> None:
     network, batch = digits(24)
-    attack = replace(attack, goal=goal, **SHORT)
+    attack = replace(attack, **SHORT)
     whole = run(attack, network, batch, Energy(), 5.0)
     parts = [run(attack, network, batch.at(piece), Energy(), 5.0) for piece in (slice(0, 7), slice(7, 24))]
     assert torch.equal(torch.cat([flags(part) for part in parts]), flags(whole))
@@ -241,9 +243,9 @@ def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner, goa
 
 
 def test_images_that_stall_leave_the_batch_and_the_released_rule_stops_all_at_once() -> None:
-    for stop, is_shrinking in (("image", True), ("batch", False)):
+    shared = CwL2(c0=1.0, learning_rate=0.05, steps=100, searches=3)
+    for attack, is_shrinking in ((shared, True), (replace(shared, stop="batch"), False)):
         network, batch = linear()
-        attack = CwL2(stop=stop, **{**SHORT, "steps": 200})
         run(attack, network, batch)
         assert (min(network.sizes) < batch.size) == is_shrinking
         assert sum(network.sizes) < batch.size * attack.gradients_per_image(2)

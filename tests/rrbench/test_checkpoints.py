@@ -65,7 +65,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth"])
-@pytest.mark.parametrize("content", [HTML, bytes(range(256)) * 40, b"\xff" * 4096, b""], ids=["html", "bytes", "ff", "empty"])
+@pytest.mark.parametrize(
+    "content", [HTML, bytes(range(256)) * 40, b"\xff" * 4096, b""], ids=["html", "bytes", "ff", "empty"]
+)
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = tmp_path / f"net{suffix}"
     path.write_bytes(content)

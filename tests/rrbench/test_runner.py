@@ -100,7 +100,9 @@ class Noise(Rejector):
     salt: int = 0
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        return ((outputs.logits.double() @ torch.arange(1.0, 11, dtype=torch.float64)) * 1e4 + self.salt).sin() * 1e4 % 1
+        return (
+            ((outputs.logits.double() @ torch.arange(1.0, 11, dtype=torch.float64)) * 1e4 + self.salt).sin() * 1e4 % 1
+        )
 
 
 @dataclass
@@ -526,7 +528,9 @@ def test_an_unexpected_accuracy_stops_the_cells_of_its_checkpoint(bench: Any) ->
     rewrite(bench, "pgd-at", clean_correct=pack_bits(~correct))
     rows = bench.measure("confidence,ebd", "brighter")
     assert [row.status for row in rows] == ["failed", "failed", "ok", "ok"]
-    assert all("clean accuracy" in row.error and "was expected: wrong data or preprocessing" in row.error for row in rows[:2])
+    assert all(
+        "clean accuracy" in row.error and "was expected: wrong data or preprocessing" in row.error for row in rows[:2]
+    )
     assert Brighter.calls == [60], "only the checkpoint that fits is attacked"
     rewrite(bench, "pgd-at", clean_correct=pack_bits(correct))
     assert [row.status for row in bench.measure("confidence,ebd", "brighter")] == ["ok"] * 4

@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_cell_comes_back_as_it_was_saved(store: Store) -> None:
-    saved = record("a", acc_all=100 / 3, auc=None, error="ü — \"quoted\", with a comma", deploy_threshold=1e-300)
+    saved = record("a", acc_all=100 / 3, auc=None, error='ü — "quoted", with a comma', deploy_threshold=1e-300)
     store.save_cell(saved)
     assert store.cell("a") == saved
     assert store.cells() == [(saved, saved.row_sha256())]
@@ -123,13 +123,16 @@ def test_an_array_file_damaged_anywhere_is_one_line_or_still_whole(tmp_path: Pat
     for position in range(0, len(content), 37):
         for damaged in (content[:position], content[:position] + b"\xa5\x5a" + content[position + 2 :]):
             path.write_bytes(damaged)
-            try:
-                back = load_arrays(path)
-            except UseError as error:
-                assert "truncated or damaged" in str(error)
-            else:
-                # Some bytes of a zip file say nothing, such as the time.
-                assert all(np.array_equal(back[name], arrays[name]) for name in back)
+            back, complaint = attempt(path)
+            # Some bytes of a zip file say nothing, such as the time.
+            assert "truncated or damaged" in complaint or all(np.array_equal(back[name], arrays[name]) for name in back)
+
+
+def attempt(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        return load_arrays(path), ""
+    except UseError as error:
+        return {}, str(error)
 
 
 def a_single_array() -> bytes:

@@ -110,7 +110,9 @@ def planned(bench: Any, framework: str, rejector: str = "confidence", **recipe: 
     return job.runner, job.plan.cells[0].training
 
 
-def trained(bench: Any, framework: str, rejector: str = "confidence", **recipe: object) -> tuple[Checkpoint, Checkpoint]:
+def trained(
+    bench: Any, framework: str, rejector: str = "confidence", **recipe: object
+) -> tuple[Checkpoint, Checkpoint]:
     """Return the chosen and the last checkpoint of a training."""
     runner, training = planned(bench, framework, rejector, **recipe)
     return runner.checkpoint(training), read_checkpoint(runner.store.checkpoint_files(training.key).last)
@@ -186,9 +188,10 @@ def test_a_training_stopped_after_its_last_epoch_only_writes_its_checkpoints(
 ) -> None:
     undisturbed = trained(empty, "recorded", epochs=2)
     empty.out = tmp_path / "disturbed"
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as context:
         context.setattr(train, "_finish", interrupt)
-        trained(empty, "recorded", epochs=2)
+        with pytest.raises(KeyboardInterrupt):
+            trained(empty, "recorded", epochs=2)
     steps = len(Recorded.seen)
     again = trained(empty, "recorded", epochs=2)
     assert len(Recorded.seen) == steps

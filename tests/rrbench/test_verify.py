@@ -127,7 +127,9 @@ def test_a_changed_row_is_noticed_in_its_cell_file(folder: Path) -> None:
     rewrite_cell(one_cell(folder), acc_all=acc_all + 1)
     problems = verify(folder).problems
     assert any("its row was changed after it was written" in problem for problem in problems)
-    assert any(f"acc_all is {acc_all} from the scores, and the row says {acc_all + 1}" in problem for problem in problems)
+    assert any(
+        f"acc_all is {acc_all} from the scores, and the row says {acc_all + 1}" in problem for problem in problems
+    )
 
 
 @pytest.mark.parametrize("column", ["acc_all", "auc_low", "deploy_robust", "ece", "deploy_threshold"])
@@ -154,7 +156,9 @@ def rewrite_csv(path: Path, change: Callable[[list[dict[str, str]]], object]) ->
     path.write_text(text.getvalue())
 
 
-@pytest.mark.parametrize(("column", "value"), [("acc_all", "99.0"), ("rejector", "mine"), ("auc", ""), ("eps", "1/255")])
+@pytest.mark.parametrize(
+    ("column", "value"), [("acc_all", "99.0"), ("rejector", "mine"), ("auc", ""), ("eps", "1/255")]
+)
 def test_a_changed_line_of_the_csv_is_noticed(folder: Path, column: str, value: str) -> None:
     rewrite_csv(folder / "rows.csv", lambda records: records[1].update({column: value}))
     problems = verify(folder).problems
@@ -273,9 +277,18 @@ def with_array(name: str, array: Any) -> Callable[[dict[str, Any]], object]:
         with_array("is_deployed", np.zeros(60)),
     ],
     ids=[
-        "no images", "no certainty", "an unknown array", "flat images", "images in colour", "few certainties",
-        "few logits", "labels out of range", "certainties NaN", "several thresholds", "a mask of floats",
-    ],  # fmt: skip
+        "no images",
+        "no certainty",
+        "an unknown array",
+        "flat images",
+        "images in colour",
+        "few certainties",
+        "few logits",
+        "labels out of range",
+        "certainties NaN",
+        "several thresholds",
+        "a mask of floats",
+    ],
 )
 def test_a_score_file_of_another_make_is_one_line_and_the_other_cells_are_checked(
     folder: Path, change: Callable[[dict[str, Any]], object]
