@@ -1,6 +1,8 @@
 """The Python interface: `rrbench.run` and `rrbench.evaluate` return pandas DataFrames, one row a cell."""
 
+import copy
 import dataclasses
+import json
 import os
 import sys
 import time
@@ -21,9 +23,9 @@ from rrbench.devices import describe, find_device, find_precision
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, metrics_of, notes, run_attack, score
 from rrbench.modes import mode
-from rrbench.names import parse_budget, split_list
+from rrbench.names import parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
-from rrbench.plan import Plan, Request, make_plan, variants
+from rrbench.plan import Plan, Request, make_plan, plain, variants
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector
 from rrbench.registry import build, choose, expand
@@ -194,6 +196,8 @@ def evaluate(
     # Where the network is, the work is done: moving a user's network would leave it moved.
     found = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     splits = {"test": data, "train": fit_data, "calibration": calibration_data}
+    if data is None:
+        raise UseError("data must be (images, labels)")
     batches: dict[str, Batch | None] = {
         split: None if given is None else _batch(given, is_calibration=split == "calibration").to(found)
         for split, given in splits.items()
@@ -205,7 +209,7 @@ def evaluate(
         if batch is not None:
             check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
     subject = Subject(network, lambda split: batches[split], found, find_precision(precision, found))
-    chosen, name = _rejector(rejector, config)
+    chosen, name = _rejector(rejector, config, refit=fit_data is not None)
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
         area = _budget(budget, chosen_attack, label)
@@ -233,7 +237,9 @@ def evaluate(
                 **metrics._asdict(),
                 **distances_of(scores)._asdict(),
                 note=notes(subject, chosen, chosen_attack, area, attacked),
-                settings=repr((chosen, chosen_attack)),
+                settings=json.dumps(
+                    {"rejector": _settings(chosen), "attack": _settings(chosen_attack)}, sort_keys=True
+                ),
                 seconds=round(attacked.seconds, 3),
                 gradients=round(attacked.gradients, 3),
                 forwards=round(attacked.forwards, 3),
@@ -275,9 +281,27 @@ def _count_classes(network: nn.Module, test: Batch) -> int:
         return int(network(test.images[:2]).logits.shape[1])
 
 
-def _rejector(given: str | Rejector | Callable[[Outputs], Tensor], config: Config) -> tuple[Rejector, str]:
+def _settings(plugin: Rejector | Attack) -> dict[str, object]:
+    """Return a plugin's settings as JSON can hold them; what it cannot hold, as text."""
+    values = {key: plain(getattr(plugin, key)) for key in settings_of(type(plugin))}
+    return {
+        key: value if isinstance(value, str | int | float | list | None) else repr(value)
+        for key, value in values.items()
+    }
+
+
+def _rejector(
+    given: str | Rejector | Callable[[Outputs], Tensor], config: Config, *, refit: bool
+) -> tuple[Rejector, str]:
+    """Return a rejector of our own: a user's is copied, and fitted anew where there is data for it."""
     if isinstance(given, Rejector):
-        return given, repr(given)
+        own = copy.copy(given)
+        own.fitted = {} if refit else dict(given.fitted)
+        return own, repr(given)
+    if isinstance(given, type):
+        raise UseError(
+            f"a rejector is a name, a Rejector or a function, not the class {given.__name__}: make one of it"
+        )
     if isinstance(given, str):
         choice = choose("rejector", expand("rejector", given).partition("@")[0], config, "")
         return build(Rejector, choice), str(choice)

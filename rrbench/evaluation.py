@@ -91,6 +91,10 @@ class Subject:
         """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
         _check_needs(rejector, self.outputs("test"))
         train = self.batch("train") if "fit" in rejector.needs or is_attacked else None
+        if is_attacked and train is None and not rejector.is_probability:
+            raise CellError(
+                f"an adaptive attack on {rejector} needs training data (fit_data): its certainty has no scale"
+            )
         if "fit" in rejector.needs and not rejector.fitted:
             if train is None:
                 raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
@@ -136,10 +140,13 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
 def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
     """Return a rejector's scores; anything but one finite number an input is an error."""
     certainty = rejector.oracle_certainty(outputs, labels)
+    if not isinstance(certainty, Tensor):
+        raise CellError(f"{rejector} gives {type(certainty).__name__} instead of a tensor of scores")
     if certainty.shape != labels.shape:
         raise CellError(f"{rejector} gives {tuple(certainty.shape)} scores for {len(labels)} inputs")
-    if bool(certainty.isnan().any()):
-        raise CellError(f"{rejector} gives NaN on {int(certainty.isnan().sum())} inputs")
+    bad = int((~certainty.isfinite()).sum())
+    if bad:
+        raise CellError(f"{rejector} gives NaN or infinite scores on {bad} inputs")
     return certainty.double().cpu().numpy()
 
 
@@ -200,15 +207,19 @@ def run_attack(
 ) -> Attacked:
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
-    counted = Instrumented(subject.network, subject.precision, watch=True)
+    # An answer of minimal distortion lies on the boundary: in short precision it would end on the wrong side.
+    precision = subject.precision if attack.needs_budget else "fp32"
+    counted = Instrumented(subject.network, precision, watch=True)
     watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))
     begin = time.perf_counter()
 
     def attacked(piece: slice) -> tuple[Tensor | None, ...]:
+        # A copy: an attack that writes into its batch must not change what it is judged on.
+        batch = Batch(*(part.clone() for part in test.at(piece)))
         if isinstance(attack, Ensemble):
-            return attack.combine(watched, test.at(piece), members)
-        return attack(watched, test.at(piece), budget, draws)
+            return attack.combine(watched, batch, members)
+        return attack(watched, batch, budget, draws)
 
     with frozen(subject.network):
         images, boldest, reached = in_batches(test.size, batch_size(subject.device), attacked, done)

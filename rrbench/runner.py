@@ -69,10 +69,15 @@ class Runner:
             source = self.source(training)
             if any(self._finished(cell, source) is None for cell in cells):
                 self._measure(training, source, cells)
+            elif "images" in self.keep:
+                self.report.line(
+                    f"--keep images comes too late for {training.trained_as}: its cells are measured already"
+                )
             for cell in cells:
                 record = self.store.cell(cell.key(source.key, self.precision))
                 assert record is not None
                 rows.append(record.row)
+        self.store.rebuild_rows(self.report)
         return rows
 
     def source(self, training: Training) -> Source:

@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -11,8 +12,9 @@ import torch
 
 from rrbench import zoo
 from rrbench.checkpoints import load_weights, read_checkpoint
+from rrbench.datasets.check import fingerprint
 from rrbench.devices import Precision, place
-from rrbench.errors import CellError, UseError
+from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import Scores, Subject, certainties, distances_of, fresh_member, metrics_of, run_attack, score
 from rrbench.files import sha256
 from rrbench.plan import parse_cell_budget
@@ -35,7 +37,7 @@ class Findings:
     recomputed: int = 0
     replayed: int = 0
     rerun: int = 0
-    absent: set[str] = field(default_factory=set)  # checkpoints that are not here
+    absent: set[str] = field(default_factory=set)  # checkpoints and data sets that are not here
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
@@ -43,7 +45,7 @@ class Findings:
         text = f"{self.cells} cells: {self.recomputed} recomputed from scores, {self.replayed} replayed"
         text += f", {self.rerun} attacked again" if self.rerun else ""
         text += f", {self.failed} failed rows" if self.failed else ""
-        text += f"; {len(self.absent)} checkpoints not here" if self.absent else ""
+        text += f"; {len(self.absent)} checkpoints or data sets not here" if self.absent else ""
         return f"{text}; {len(self.problems)} problems" if self.problems else f"{text}; all confirmed"
 
 
@@ -74,9 +76,12 @@ class Verifier:
             images = torch.from_numpy(arrays.pop("images"))
             scores = Scores(**arrays)
             self._check_metrics(record, scores)
+            self._check_data(record, scores)
             self._check_checkpoint(record, scores, images, rerun)
-        except (UseError, CellError, TypeError, KeyError, ValueError) as error:
+        except (UseError, CellError) as error:
             self._problem(record, str(error))
+        except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on
+            self._problem(record, f"its score file is not of this make: {first_line(error)}")
 
     def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
@@ -96,6 +101,27 @@ class Verifier:
             ):
                 self._problem(record, "certainties do not follow from the stored logits and head")
         self.findings.recomputed += 1
+
+    def _check_data(self, record: CellRecord, scores: Scores) -> None:
+        """Compare ids, labels and the data's hash with the data set, where that is present."""
+        try:
+            test = self._load(record, "test")
+        except UseError:
+            self.findings.absent.add(str(record.cell["dataset"]))
+            return
+        test = test.at(slice(record.cell["limit"]))
+        if fingerprint(test) != record.row.data_sha256:
+            self._problem(record, "it was measured on other data than is here")
+        if test.ids.tolist() != scores.ids.tolist() or test.labels.tolist() != scores.labels.tolist():
+            self._problem(record, "its ids or labels are not the data set's")
+
+    def _load(self, record: CellRecord, split: Split) -> Batch:
+        """Return a split of a cell's data set, loaded once."""
+        saved = record.cell["dataset"]
+        if (str(saved), split) not in self._data:
+            batch = build(DataSource, restore("dataset", saved)).load(split, self.roots)
+            self._data[str(saved), split] = batch.to(self.device)
+        return self._data[str(saved), split]
 
     def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, rerun: bool) -> None:
         """Replay the stored images on the checkpoint, where it is present."""
@@ -128,20 +154,12 @@ class Verifier:
     def _subject(self, record: CellRecord, path: Path) -> Subject:
         """Build the network that a cell was measured on."""
         cell = record.cell
-        dataset = build(DataSource, restore("dataset", cell["dataset"]))
         home = build(DataSource, restore("dataset", cell["trained_on"]))
         rejector = build(Rejector, restore("rejector", cell["rejector"]))
         network = build(NetworkSource, restore("network", cell["network"])).build(home.info, rejector)
         load_weights(network, read_checkpoint(path))
-
-        def load(split: Split) -> Batch:
-            key = (str(cell["dataset"]), split)
-            if key not in self._data:
-                self._data[key] = dataset.load(split, self.roots).to(self.device)
-            return self._data[key]
-
         precision = cast(Precision, record.row.precision)
-        return Subject(place(network, self.device), load, self.device, precision, cell["limit"])
+        return Subject(place(network, self.device), partial(self._load, record), self.device, precision, cell["limit"])
 
     def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
         """Attack again; on the same kind of machine every verdict comes out the same."""

@@ -5,10 +5,12 @@ from rrbench_attacks.adaptive import Adaptive
 from rrbench_attacks.apgd_reject import ApgdReject
 from rrbench_attacks.autoattack import AutoAttack
 from rrbench_attacks.clean import Clean
+from rrbench_attacks.cw import CwL2, CwLinf
 from rrbench_attacks.foolbox_attack import Foolbox
 from rrbench_attacks.gama import GamaFw, GamaPgd
 from rrbench_attacks.multi_target import MultiTarget
 from rrbench_attacks.orthogonal_pgd import OrthogonalPgd, SelectivePgd
+from rrbench_attacks.over_reject import OverReject
 from rrbench_attacks.pgd import Pgd
 from rrbench_attacks.rejection_loss import RejectionLoss
 from rrbench_attacks.worst_case import WorstCase
@@ -19,6 +21,8 @@ ATTACKS: AttackTable = {
     "multi-target": MultiTarget,
     "gama-pgd": GamaPgd,
     "gama-fw": GamaFw,
+    "cw-l2": CwL2,
+    "cw-linf": CwLinf,
     "autoattack": AutoAttack,
     "foolbox": Foolbox,
     "adaptive": Adaptive,
@@ -26,5 +30,6 @@ ATTACKS: AttackTable = {
     "selective-pgd": SelectivePgd,
     "rejection-loss": RejectionLoss,
     "apgd-reject": ApgdReject,
+    "over-reject": OverReject,
     "worst-case": WorstCase,
 }

@@ -8,6 +8,8 @@ import typer
 from rrbench.cli import data, listing, new, run, table, train, verify
 from rrbench.errors import CellError, UseError
 
+INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -29,16 +31,22 @@ def main() -> None:
     """Run a command; what goes wrong is one line on stderr and exit code 2, or 1 for a failed cell."""
     warnings.showwarning = lambda message, *rest, **more: print(f"rrbench: warning: {message}", file=sys.stderr)
     try:
-        app()
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code if isinstance(code, int) else 0)
     except UseError as error:
         _stop(str(error), 2)
     except CellError as error:
         _stop(str(error), 1)
     except KeyboardInterrupt:
-        _stop("interrupted; run the same command again to go on", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        _stop("interrupted; run the same command again to go on", INTERRUPTED)
+    except Exception as error:
+        # Typer brings its own copy of click, so a usage error is known by what it can do.
+        if not hasattr(error, "show") or not hasattr(error, "exit_code"):
+            raise
+        error.show()
+        sys.exit(error.exit_code)
 
 
 def _stop(message: str, code: int) -> None:

@@ -18,7 +18,7 @@ from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, 
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
 
 BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
-SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 5}
+SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 4}
 
 
 @pytest.fixture(autouse=True, scope="module")

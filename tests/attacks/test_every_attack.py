@@ -15,13 +15,18 @@ from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.evaluation import Subject, check_budget, run_attack
 from rrbench.names import settings_of
-from rrbench.protocols import Attack, Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
+from rrbench.protocols import Attack, Batch, Budget, Calibration, Ensemble, Moved, Norm, Outputs, Rejector, Victim
 from rrbench.registry import table
 from rrbench_baselines.rr import RR
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ATTACKS = cast(Mapping[str, type[Attack]], table("attack").classes)
+# An ensemble has nothing to answer without its members: tests/attacks/test_worst_case.py.
+ATTACKS = {
+    name: kind
+    for name, kind in cast(Mapping[str, type[Attack]], table("attack").classes).items()
+    if not issubclass(kind, Ensemble)
+}
 
 # Settings that make an attack small, wherever it has them; a few attacks need a value of their own.
 SMALL = {"steps": 2, "restarts": 2, "searches": 2, "queries": 10, "eta": (0.1, 1.0)}

@@ -77,7 +77,7 @@ def size(norm: Norm) -> float:
 def test_it_finds_the_nearest_point_where_confidence_falls_below_the_threshold(norm: Norm) -> None:
     leads = [1.6, 2.0, 3.0, 4.0, -1.8, -2.5, -5.0]
     batch = inputs(leads, [1, 1, 1, 1, 0, 0, 0])
-    moved = run(OverReject(), batch, norm)
+    moved = run(OverReject(steps=20), batch, norm)
     ratio = distances(moved, batch, norm) / ((torch.tensor(leads).abs() - SURE) / size(norm))
     assert moved.reached is not None
     assert moved.reached.all()

@@ -313,6 +313,20 @@ def test_adaptive_alone_gives_one_row_for_each_objective() -> None:
     assert len(set(frame.attack)) == 5
 
 
+def test_the_worst_case_over_attacks_is_no_weaker_than_one_of_them_or_refused() -> None:
+    worst = accuracy_or_refusal(Linear(), "confidence", "worst-case", inputs(40), budget="linf:1/50")
+    alone = measure(Linear(), "confidence", "pgd20", inputs(40), budget="linf:1/50").acc_all
+    assert alone < 80
+    assert worst is None or worst <= alone
+
+
+def accuracy_or_refusal(*arguments: Any, **options: Any) -> float | None:
+    try:
+        return float(measure(*arguments, **options).acc_all)
+    except UseError:
+        return None
+
+
 # Wrong use: one clear line each.
 
 

@@ -262,12 +262,22 @@ def test_a_short_name_of_all_five_objectives_is_planned() -> None:
     assert attacks(plan(attacks=["adaptive20x2"])) == ["clean", *(f"adaptive20x2({objective})" for objective in FIVE)]
 
 
-@pytest.mark.parametrize(
-    ("preset", "expected"), [("quick", ["clean", "pgd10", "pgd100"]), ("paper", ["clean", "pgd10", "pgd100x10"])]
-)
-def test_all_attacks_are_the_preset_s_list(preset: str, expected: list[str]) -> None:
+@pytest.mark.parametrize(("preset", "longest"), [("quick", "pgd100"), ("paper", "pgd100x10")])
+def test_all_attacks_are_the_preset_s_list_with_the_worst_case_over_them_last(preset: str, longest: str) -> None:
     planned = plan(attacks=["all"], config=load_preset(preset))
-    assert attacks(planned) == [*expected, *(f"adaptive({objective})" for objective in FIVE)]
+    before = ["clean", "pgd10", longest, "multi-target", "gama-pgd", "gama-fw", "autoattack"]
+    after = ["orthogonal-pgd", "selective-pgd", "rejection-loss", "apgd-reject"]
+    budgeted = [*before, *(f"adaptive({objective})" for objective in FIVE), *after]
+    minimal = ["cw-l2", "cw-l2(goal=adaptive)", "cw-linf", "cw-linf(goal=adaptive)", "over-reject", "over-reject"]
+    assert attacks(planned) == [*budgeted, *minimal, "worst-case"]
+    worst = planned.cells[-1]
+    assert [str(member) for member in worst.members] == budgeted[1:]
+
+
+def test_the_worst_case_is_over_the_preset_s_list_whatever_else_is_asked_for() -> None:
+    alone, beside = plan(attacks=["worst-case"]).cells[-1], plan(attacks=["worst-case", "pgd7"]).cells[-1]
+    assert alone == beside
+    assert "pgd100" in map(str, alone.members)
 
 
 def test_a_request_for_nothing_in_particular_is_the_preset_s_benchmark() -> None:

@@ -464,7 +464,7 @@ def test_a_failed_row_is_tried_again_by_the_next_run(bench: Any, monkeypatch: py
 @pytest.mark.parametrize(
     ("rejector", "reason"),
     [
-        ("wrong(nan)", "gives NaN on"),
+        ("wrong(nan)", "gives NaN"),
         ("wrong(shape)", "scores for"),
         ("unfit", "too few examples"),
     ],
