@@ -21,13 +21,13 @@ from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision
 from rrbench.errors import CellError, UseError
-from rrbench.evaluation import Subject, distances_of, metrics_of, notes, run_attack, score
+from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
 from rrbench.modes import mode
 from rrbench.names import parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.plan import Plan, Request, make_plan, plain, variants
 from rrbench.progress import Report, Silent
-from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector
+from rrbench.protocols import Attack, Batch, Budget, Ensemble, Member, Outputs, Rejector
 from rrbench.registry import build, choose, expand
 from rrbench.rows import COLUMNS, ResultRow
 from rrbench.runner import Runner
@@ -213,9 +213,10 @@ def evaluate(
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
         area = _budget(budget, chosen_attack, label)
+        members = _members(config, area, seed) if isinstance(chosen_attack, Ensemble) else []
         try:
             victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
-            attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None)
+            attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members)
             scores = score(subject, victim, attacked)
         except CellError as error:
             raise UseError(str(error)) from None
@@ -319,6 +320,19 @@ def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str
         raise UseError(f"an attack is a name or an Attack, not {type(given).__name__}")
     choices = [choose("attack", text, config, "") for text in variants(expand("attack", given))]
     return [(build(Attack, choice), choice.name, str(choice)) for choice in choices]
+
+
+def _members(config: Config, budget: Budget, seed: int) -> list[Member]:
+    """Return every budgeted attack of this norm in the preset's list, for an ensemble to be the worst of."""
+    texts = [variant for text in config.run.all_attacks for variant in variants(expand("attack", text))]
+    choices = [choose("attack", text, config, "") for text in texts]
+    return [
+        fresh_member(choice, budget, seed)
+        for choice in choices
+        if (attack := build(Attack, choice)).needs_budget
+        and budget.norm in attack.norms
+        and not isinstance(attack, Ensemble)
+    ]
 
 
 def _budget(given: str | Budget | None, attack: Attack, label: str) -> Budget:

@@ -261,7 +261,7 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
         return
     delta = (moved - images).flatten(1)
     size = delta.abs().amax(1) if budget.norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
-    if float(size.max()) > budget.eps + SLACK:
+    if float(size.max()) > budget.eps + SLACK * max(1.0, budget.eps):
         raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
 
 

@@ -64,7 +64,7 @@ class Runner:
     def run(self, plan: Plan) -> list[ResultRow]:
         """Measure every cell that has no row yet; return the plan's rows, failed ones included."""
         self.store.prepare()
-        rows: list[ResultRow] = []
+        keys: list[str] = []
         for training, cells in plan.checkpoints().items():
             source = self.source(training)
             if any(self._finished(cell, source) is None for cell in cells):
@@ -73,12 +73,9 @@ class Runner:
                 self.report.line(
                     f"--keep images comes too late for {training.trained_as}: its cells are measured already"
                 )
-            for cell in cells:
-                record = self.store.cell(cell.key(source.key, self.precision))
-                assert record is not None
-                rows.append(record.row)
-        self.store.rebuild_rows(self.report)
-        return rows
+            keys += [cell.key(source.key, self.precision) for cell in cells]
+        rows = self.store.rebuild_rows(self.report)
+        return [rows[key] for key in keys]
 
     def source(self, training: Training) -> Source:
         """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
@@ -259,7 +256,7 @@ class Runner:
 
     def _row(self, cell: Cell) -> ResultRow:
         """Return a row with everything that is known before measuring."""
-        settings = {
+        settings: dict[str, object] = {
             kind: identity(choice)[1]
             for kind, choice in (
                 ("rejector", cell.rejector),
@@ -267,6 +264,8 @@ class Runner:
                 ("framework", cell.training.framework),
             )
         }
+        if cell.members:
+            settings["members"] = [str(member) for member in cell.members]
         return ResultRow(
             dataset=str(cell.dataset),
             network=str(cell.training.network),

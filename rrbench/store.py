@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from rrbench.errors import UseError
+from rrbench.doubts import with_doubts
+from rrbench.errors import UseError, first_line
 from rrbench.files import read_json, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, write_rows
@@ -92,6 +92,8 @@ class Store:
         except Timeout:
             report.line(f"waiting for another run on {self.root} ({name})")
             lock.acquire()
+        except OSError as error:
+            raise UseError(f"cannot lock {self.root}: {error.strerror or error}") from None
         try:
             yield
         finally:
@@ -111,18 +113,22 @@ class Store:
         """Return every finished cell with the row hash written beside it."""
         return [read_cell(path) for path in sorted((self.root / "cells").glob("*.json"))]
 
-    def rebuild_rows(self, report: Report) -> list[ResultRow]:
-        """Rewrite rows.csv from the cells, under a lock so that no run writes an older list last."""
+    def rebuild_rows(self, report: Report) -> dict[str, ResultRow]:
+        """Rewrite rows.csv from the cells, under a lock so that no run writes an older list last; return it by key."""
         with self.lock("rows", report):
-            rows = [record.row for record, _ in self.cells()]
+            records = [record for record, _ in self.cells()]
+            rows = with_doubts(record.row for record in records)
             write_rows(self.root / "rows.csv", rows)
-        return rows
+        return dict(zip((record.key for record in records), rows, strict=True))
 
     def add_to_manifest(self, run: Mapping[str, object], report: Report) -> None:
         """Append a run to manifest.json."""
         path = self.root / "manifest.json"
         with self.lock("manifest", report):
-            runs = cast(dict[str, list[object]], read_json(path))["runs"] if path.is_file() else []
+            content = read_json(path) if path.is_file() else {"runs": []}
+            runs = content.get("runs") if isinstance(content, dict) else None
+            if not isinstance(runs, list):
+                raise UseError(f"{path} is no manifest of rrbench; move it away")
             write_json(path, {"runs": [*runs, run]})
 
 
@@ -147,7 +153,13 @@ def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read named arrays; a damaged file is one line."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.error) as error:
-        raise UseError(f"cannot read {path} (truncated or damaged): {error}") from None
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("not an .npz file")
+        with file:
+            arrays = {name: file[name] for name in file.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("a member is no array")
+        return arrays
+    except Exception as error:  # a damaged archive can fail in any way
+        raise UseError(f"cannot read {path} (truncated or damaged): {first_line(error)}") from None

@@ -14,6 +14,7 @@ from rrbench import zoo
 from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.datasets.check import fingerprint
 from rrbench.devices import Precision, place
+from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import Scores, Subject, certainties, distances_of, fresh_member, metrics_of, run_attack, score
 from rrbench.files import sha256
@@ -217,5 +218,5 @@ def verify_folder(
         for record, row_sha256 in cells:
             verifier.check(record, row_sha256, rerun=rerun)
             advance(1)
-    verifier.check_rows([record.row for record, _ in cells])
+    verifier.check_rows(with_doubts(record.row for record, _ in cells))
     return verifier.findings

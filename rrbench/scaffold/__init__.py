@@ -1,5 +1,6 @@
 """Writes a small installable plugin package: one rejector, its table, its tests."""
 
+import importlib.util
 import keyword
 import re
 from importlib import resources
@@ -19,6 +20,8 @@ def write_rejector(name: str, folder: Path) -> Path:
     module = name.replace("-", "_")
     if keyword.iskeyword(module):
         raise UseError(f"{name!r} is a word of Python; choose another name")
+    if importlib.util.find_spec(module):
+        raise UseError(f"a package {module!r} exists already, and yours would hide it; choose another name")
     target = folder / name
     if target.exists():
         raise UseError(f"{target} exists already")

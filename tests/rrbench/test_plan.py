@@ -268,7 +268,7 @@ def test_all_attacks_are_the_preset_s_list_with_the_worst_case_over_them_last(pr
     before = ["clean", "pgd10", longest, "multi-target", "gama-pgd", "gama-fw", "autoattack"]
     after = ["orthogonal-pgd", "selective-pgd", "rejection-loss", "apgd-reject"]
     budgeted = [*before, *(f"adaptive({objective})" for objective in FIVE), *after]
-    minimal = ["cw-l2", "cw-l2(goal=adaptive)", "cw-linf", "cw-linf(goal=adaptive)", "over-reject", "over-reject"]
+    minimal = ["cw-l2", "cw-l2(goal=adaptive)", "cw-linf", "cw-linf(goal=adaptive)", "over-reject"]
     assert attacks(planned) == [*budgeted, *minimal, "worst-case"]
     worst = planned.cells[-1]
     assert [str(member) for member in worst.members] == budgeted[1:]

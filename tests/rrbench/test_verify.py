@@ -250,7 +250,7 @@ def test_a_missing_checkpoint_is_said_and_is_no_failure(folder: Path) -> None:
     findings = verify(folder, rerun=True)
     assert findings.problems == []
     assert (findings.recomputed, findings.replayed, len(findings.absent)) == (9, 3, 1)
-    assert "1 checkpoints not here; all confirmed" in findings.summary()
+    assert "1 checkpoints or data sets not here; all confirmed" in findings.summary()
 
 
 def without(name: str) -> Callable[[dict[str, Any]], object]:
