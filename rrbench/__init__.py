@@ -7,27 +7,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rrbench.api import evaluate, run
-    from rrbench.checkpoints import read_checkpoint
-    from rrbench.errors import CellError, UseError
-    from rrbench.networks.wrapped import wrap
-    from rrbench.protocols import (
-        Attack,
-        Batch,
-        Budget,
-        Calibration,
-        DataInfo,
-        DataSource,
-        Draws,
-        Framework,
-        Moved,
-        NetworkSource,
-        Outputs,
-        Rejector,
-        Victim,
-    )
-    from rrbench.rows import read_rows
+    from rrbench.api import evaluate as evaluate
+    from rrbench.api import run as run
+    from rrbench.checkpoints import read_checkpoint as read_checkpoint
+    from rrbench.errors import CellError as CellError
+    from rrbench.errors import UseError as UseError
+    from rrbench.networks.wrapped import wrap as wrap
+    from rrbench.protocols import Attack as Attack
+    from rrbench.protocols import Batch as Batch
+    from rrbench.protocols import Budget as Budget
+    from rrbench.protocols import Calibration as Calibration
+    from rrbench.protocols import DataInfo as DataInfo
+    from rrbench.protocols import DataSource as DataSource
+    from rrbench.protocols import Draws as Draws
+    from rrbench.protocols import Framework as Framework
+    from rrbench.protocols import Moved as Moved
+    from rrbench.protocols import NetworkSource as NetworkSource
+    from rrbench.protocols import Outputs as Outputs
+    from rrbench.protocols import Rejector as Rejector
+    from rrbench.protocols import Victim as Victim
+    from rrbench.rows import read_rows as read_rows
 
+_PLUGIN_WORDS = (
+    "Attack Batch Budget Calibration DataInfo DataSource Draws Framework Moved NetworkSource Outputs Rejector Victim"
+)
 _HOMES = {
     "evaluate": "api",
     "run": "api",
@@ -36,48 +39,7 @@ _HOMES = {
     "read_rows": "rows",
     "UseError": "errors",
     "CellError": "errors",
-}
-_HOMES |= dict.fromkeys(
-    (
-        "Attack",
-        "Batch",
-        "Budget",
-        "Calibration",
-        "DataInfo",
-        "DataSource",
-        "Draws",
-        "Framework",
-        "Moved",
-        "NetworkSource",
-        "Outputs",
-        "Rejector",
-        "Victim",
-    ),
-    "protocols",
-)
-
-__all__ = [
-    "evaluate",
-    "run",
-    "wrap",
-    "read_checkpoint",
-    "read_rows",
-    "UseError",
-    "CellError",
-    "Attack",
-    "Batch",
-    "Budget",
-    "Calibration",
-    "DataInfo",
-    "DataSource",
-    "Draws",
-    "Framework",
-    "Moved",
-    "NetworkSource",
-    "Outputs",
-    "Rejector",
-    "Victim",
-]
+} | dict.fromkeys(_PLUGIN_WORDS.split(), "protocols")
 
 
 def __getattr__(name: str) -> object:
@@ -89,4 +51,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *_HOMES])

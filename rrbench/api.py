@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import pandas as pd
 import torch
@@ -142,15 +143,34 @@ def to_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
     return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
 
 
-def run(rejectors: Names = None, attacks: Names = None, **options: object) -> pd.DataFrame:
-    """Run a benchmark as `rrbench run` does and return its rows.
+class Options(TypedDict, total=False):
+    """What `run` takes beside rejectors and attacks: the options of `rrbench run`, with its defaults."""
 
-    Options are those of `prepare`: dataset, network, frameworks, budgets, preset, config, out, data_dir, device,
-    precision, zoo, retrain, limit, seeds, keep, recipe, report.
+    dataset: Names
+    network: str | None
+    frameworks: Names
+    budgets: Names
+    preset: str
+    config: str | os.PathLike[str] | None
+    out: str | os.PathLike[str]
+    data_dir: str | os.PathLike[str] | None
+    device: str
+    precision: str
+    zoo: bool
+    retrain: bool
+    limit: int | None
+    seeds: Sequence[int]
+    keep: Names
+    recipe: Mapping[str, object] | None
+    report: Report | None
+
+
+def run(rejectors: Names = None, attacks: Names = None, **options: Unpack[Options]) -> pd.DataFrame:
+    """Run a benchmark as `rrbench run` does and return its rows.
 
     >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
     """
-    job = prepare(rejectors, attacks, **options)  # type: ignore[arg-type]
+    job = prepare(rejectors, attacks, **options)
     return to_frame(execute(job, ["rrbench.run", *sys.argv[:1]]))
 
 
