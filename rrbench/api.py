@@ -356,6 +356,8 @@ def _members(config: Config, budget: Budget, seed: int) -> list[Member]:
 
 
 def _budget(given: str | Budget | None, attack: Attack, label: str) -> Budget:
+    if given is not None and attack.norms and not attack.needs_budget:
+        raise UseError(f"{label} looks for the smallest distortion and takes no budget")
     if isinstance(given, Budget):
         budget = given
     elif given is not None:

@@ -99,6 +99,11 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
     return true - logits.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
+def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return CE to the true label, one value per input."""
+    return F.cross_entropy(outputs.logits, labels, reduction="none")
+
+
 class Tracker:
     """Keeps, per input, the answer (by `keep` and `select`) and the boldest wrong image seen.
 

@@ -108,8 +108,12 @@ class Subject:
             certainty, correct = self._clean_scores(rejector, "calibration", calibration)
             threshold = deploy_threshold(certainty, correct)
         median, scale = float("nan"), float("nan")
-        if train is not None:
-            certainty, correct = self._clean_scores(rejector, "train", train)
+        # Differs from the paper: a rejector fitted on the training inputs meets itself there (lid at distance 0), and
+        # an attack on that scale would be weak; held-out inputs show the certainty that an attacker must reach.
+        split: Split = "calibration" if "fit" in rejector.needs and calibration is not None else "train"
+        scaling = calibration if split == "calibration" else train
+        if train is not None and scaling is not None:
+            certainty, correct = self._clean_scores(rejector, split, scaling)
             # The lower median, as torch defines it: a value that occurs.
             ordered = np.sort(certainty[correct])
             if len(ordered):
@@ -157,6 +161,8 @@ def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, 
         found.append("the network is random: two passes over the same inputs differ")
     if attack.is_mixture:
         found.append("mixture: clean images wherever the attack failed")
+    if attacked.reached is not None and not bool(attacked.reached.any()):
+        found.append("the goal was never reached: the distance says nothing")
     if attacked.vanished > VANISHED:
         found.append(f"{100 * attacked.vanished:.0f} % of the gradients are zero")
     labels = subject.test().labels
@@ -208,7 +214,9 @@ def run_attack(
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
     # An answer of minimal distortion lies on the boundary: in short precision it would end on the wrong side.
-    precision = subject.precision if attack.needs_budget else "fp32"
+    # An ensemble compares verdicts, and those are fp32's.
+    is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
+    precision: Precision = "fp32" if is_exact else subject.precision
     counted = Instrumented(subject.network, precision, watch=True)
     watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))

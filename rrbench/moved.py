@@ -1,4 +1,4 @@
-"""An attack's outputs on disk, so that a rejector added later, or the worst case over attacks, needs no new attack."""
+"""An attack's outputs on disk: a rejector added later needs no new attack, unless it needs features not kept."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from rrbench.config import Config, MetricSettings, Recipe
 from rrbench.errors import UseError
 from rrbench.names import Choice, long_form, parse, parse_budget
 from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, Norm, Rejector
-from rrbench.registry import build, check_names, choose, expand, find, table
+from rrbench.registry import build, check_names, choose, code, expand, find, is_ours, table
 
 CLEAN = "clean"  # planned always: the reference for every other row
 ALL = "all"
@@ -49,7 +49,15 @@ class Training:
             seed=self.seed,
             chooser=identity(self.chooser),
             budget=show_budget(self.budget),
+            **self._outside_code(),
         )
+
+    def _outside_code(self) -> dict[str, object]:
+        """Hash outsiders' code alone: ours has a version, and a comment must not cost the shipped checkpoints."""
+        plugins = [("framework", self.framework), ("network", self.network)]
+        plugins += [("rejector", self.rejector)] if self.training_key else []
+        outside = [code(kind, choice.name) for kind, choice in plugins if not is_ours(kind, choice.name)]
+        return {"code": outside} if outside else {}
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,8 @@ class Cell:
             precision=precision,
             rejector=identity(self.rejector) if self.is_adaptive else None,
             members=[identity(member) for member in self.members],
+            code=[code("attack", choice.name) for choice in (self.attack, *self.members)]
+            + ([code("rejector", self.rejector.name)] if self.is_adaptive else []),
         )
 
     def member(self, attack: Choice) -> "Cell":
@@ -114,6 +124,7 @@ class Cell:
             rejector=identity(self.rejector),
             metrics=asdict(self.metrics),
             preset=self.preset,
+            code=code("rejector", self.rejector.name),
         )
 
 

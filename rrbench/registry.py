@@ -1,10 +1,13 @@
 """Merges the tables of all installed plugins; a name in two tables and an unknown name are errors."""
 
+import hashlib
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rrbench.config import KINDS, Config
@@ -89,6 +92,18 @@ def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[st
     settings = settings_of(find(kind, call.name))
     defaults = {key: value for key, value in (extra or {}).items() if key in settings and value is not None}
     return resolve(kind, call, classes, defaults | config.settings(kind, call.name, dataset))
+
+
+@cache
+def code(kind: str, name: str) -> str:
+    """Hash the source file of a plugin: whoever edits an idea and runs it again must not see old numbers."""
+    path = inspect.getsourcefile(find(kind, name))
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
+
+
+def is_ours(kind: str, name: str) -> bool:
+    """Tell whether a plugin comes with rrbench, whose version says what its code is."""
+    return find(kind, name).__module__.partition(".")[0] in ("rrbench", "rrbench_attacks", "rrbench_baselines")
 
 
 def restore(kind: str, saved: Sequence[Any]) -> Choice:

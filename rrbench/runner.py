@@ -88,14 +88,20 @@ class Runner:
         embedded = None if self.retrain else zoo.find(training.key)
         if embedded is not None:
             return Source(embedded[0], embedded[1].sha256[:24])
-        return Source(self.store.checkpoint_files(training.key).chosen, training.key)
+        key = self._training_key(training)
+        return Source(self.store.checkpoint_files(key).chosen, key)
+
+    def _training_key(self, training: Training) -> str:
+        """Name what is trained here: weights differ by precision; those of a zoo are taken as they are."""
+        return training.key if self.precision == "fp32" else f"{training.key}-{self.precision}"
 
     def checkpoint(self, training: Training) -> Checkpoint:
         """Return a training's checkpoint, training it first where nobody has."""
         source = self.source(training)
-        files = self.store.checkpoint_files(training.key)
+        key = self._training_key(training)
+        files = self.store.checkpoint_files(key)
         if source.path == files.chosen:
-            with self.store.lock(f"train-{training.key}", self.report):
+            with self.store.lock(f"train-{key}", self.report):
                 if not source.path.is_file():
                     train(
                         training,
@@ -207,10 +213,11 @@ class Runner:
         """Return an attack of an ensemble: its stored answers where it was run, else the attack itself."""
         path = self.store.moved_path(cell.member(choice).attack_key(source.key, self.precision))
         stored = load_moved(path, self.device, with_features=False, with_images=True)
-        if stored is None:
-            return fresh_member(choice, budget_of(cell), cell.seed)
         ids = self.data(cell.dataset, "test").ids[: cell.limit].tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
+        # Where several inputs share an id, as corruptions of one image do, answers cannot be found by it.
+        if stored is None or len(position) < len(ids):
+            return fresh_member(choice, budget_of(cell), cell.seed)
 
         def found(victim: Victim, batch: Batch) -> Moved:
             rows = torch.tensor([position[identifier] for identifier in batch.ids.tolist()], device=self.device)

@@ -10,10 +10,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, search
+from rrbench.ascent import Keep, Score, Select, cross_entropy, search
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
-from rrbench_attacks.objectives import best_other, cross_entropy, other_class
+from rrbench_attacks.objectives import best_other, other_class
 from rrbench_attacks.pgd import check_effort, step_size
 
 Objective = Literal["ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"]

@@ -1,15 +1,9 @@
 """What is maximised: one small function each, from (outputs, labels) to one value per input."""
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from rrbench.ascent import Score
 from rrbench.protocols import Outputs
-
-
-def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
-    """Return CE to the true label."""
-    return F.cross_entropy(outputs.logits, labels, reduction="none")
 
 
 def confidence(outputs: Outputs, labels: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rrbench.ascent import Keep, Select, search
+from rrbench.ascent import Keep, Select, cross_entropy, search
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
-from rrbench_attacks.objectives import confidence, cross_entropy
+from rrbench_attacks.objectives import confidence
 
 
 @dataclass(frozen=True)

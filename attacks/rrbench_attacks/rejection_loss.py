@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, search
+from rrbench.ascent import Keep, Score, Select, cross_entropy, search
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench_attacks.adaptive import log_rejector, weighted
-from rrbench_attacks.objectives import best_other, cross_entropy
+from rrbench_attacks.objectives import best_other
 from rrbench_attacks.pgd import check_effort, step_size
 
 Form = Literal["gated", "and"]

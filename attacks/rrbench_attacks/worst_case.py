@@ -1,5 +1,6 @@
 """The worst over many attacks: per input, whichever of their images serves the attacker best."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rrbench.ascent import Tracker
+from rrbench.errors import CellError
 from rrbench.protocols import Batch, Ensemble, Member, Moved, Outputs, Victim
 
 
@@ -24,14 +26,22 @@ class WorstCase(Ensemble):
         """Let each attack try the inputs that are not broken yet, and keep the worst of all they found."""
         tracker = Tracker(batch, victim.certainty, keep="best", select="evade")
         _offer(tracker, victim, batch.images)
+        failures: list[CellError] = []
         for member in members:
             left = (~self.is_broken(victim, tracker)).nonzero().squeeze(1)
             if not len(left):
                 break
-            moved = member(victim, batch.at(left))
+            try:
+                moved = member(victim, batch.at(left))
+            except CellError as error:
+                failures.append(error)
+                warnings.warn(f"the worst case goes on without one of its attacks: {error}", stacklevel=2)
+                continue
             for images in (moved.images, moved.boldest):
                 if images is not None:
                     _offer(tracker, victim, tracker.answer.index_copy(0, left, images))
+        if failures and len(failures) == len(members):
+            raise failures[0]
         return tracker.moved()
 
     def is_broken(self, victim: Victim, tracker: Tracker) -> Tensor:

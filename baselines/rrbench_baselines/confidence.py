@@ -17,9 +17,18 @@ class Confidence(Rejector):
 
     tau: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_tau(self.tau)
+
     def certainty(self, outputs: Outputs) -> Tensor:
         """Return max softmax."""
         return probabilities(outputs, self.tau).amax(1)
+
+
+def check_tau(tau: float) -> None:
+    """Refuse a temperature that would turn probabilities round, or make none."""
+    if not tau > 0:
+        raise ValueError("tau must be above 0")
 
 
 def probabilities(outputs: Outputs, tau: float = 1.0) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.protocols import Outputs, Rejector
-from rrbench_baselines.confidence import probabilities
+from rrbench_baselines.confidence import check_tau, probabilities
 from rrbench_baselines.head import rejection_head
 
 
@@ -24,6 +24,9 @@ class RR(Rejector):
     weight: float = 1.0
     form: Literal["product", "difference", "head", "confidence"] = "product"
     stop_gradient: bool = True
+
+    def __post_init__(self) -> None:
+        check_tau(self.tau)
 
     @property
     def is_probability(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rrbench.protocols import Outputs, Rejector
-from rrbench_baselines.confidence import probabilities
+from rrbench_baselines.confidence import check_tau, probabilities
 
 
 @dataclass
@@ -18,6 +18,9 @@ class TCon(Rejector):
     scores = "ORACLE: softmax probability of the true label"
 
     tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_tau(self.tau)
 
     def certainty(self, outputs: Outputs) -> Tensor:
         """Refuse: without labels there is no T-Con."""

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from rrbench.cli import options
+from rrbench.errors import UseError
 
 
 def train(
@@ -46,8 +47,11 @@ def train(
         recipe={} if epochs is None else {"epochs": epochs},
         report=reporter(),
     )
+    trainings = list(job.plan.checkpoints())
+    if len(trainings) > 1:
+        raise UseError(f"train makes one checkpoint, not {', '.join(each.trained_as for each in trainings)}")
+    training = trainings[0]
     job.runner.store.prepare()
-    training = job.plan.cells[0].training
     checkpoint = job.runner.checkpoint(training)
     chosen = checkpoint.facts["epoch"]
     record = checkpoint.facts["log"][chosen - 1]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+from rrbench.ascent import cross_entropy
 from rrbench.frameworks.inner import InnerPgd
-from rrbench.protocols import Batch, Draws, Network, Outputs, Victim
+from rrbench.protocols import Batch, Draws, Network, Victim
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,3 @@ class PgdAt(InnerPgd):
     def gradients_per_image(self) -> int:
         """Return the attack's steps and the weight update."""
         return self.steps + 1
-
-
-def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
-    """Return CE to the true label, one value per input."""
-    return F.cross_entropy(outputs.logits, labels, reduction="none")

@@ -81,3 +81,18 @@ def test_a_member_s_nan_is_an_error_and_never_a_robust_image() -> None:
 def test_alone_it_refuses() -> None:
     with pytest.raises(CellError, match="ensemble"):
         WorstCase()(VICTIM, BATCH, Budget("linf", Fraction(1, 10)), None)  # type: ignore[arg-type]
+
+
+def failing(victim: Victim, batch: Batch) -> Moved:
+    raise CellError("this one cannot")
+
+
+def test_one_attack_that_fails_does_not_take_the_others_along() -> None:
+    with pytest.warns(UserWarning, match="this one cannot"):
+        moved = WorstCase().combine(VICTIM, BATCH, [failing, always([SURE_WRONG] * 3, [])])
+    assert torch.equal(moved.images, to_images([SURE_WRONG] * 3))
+
+
+def test_when_every_attack_fails_so_does_the_worst_case() -> None:
+    with pytest.warns(UserWarning, match="this one cannot"), pytest.raises(CellError, match="this one cannot"):
+        WorstCase().combine(VICTIM, BATCH, [failing, failing])
