@@ -218,7 +218,7 @@ def test_ours_say_what_they_do_and_what_they_cost(name: str) -> None:
         pytest.skip("an outsider's")
     assert kind.maximises
     assert "gradients" in kind.cost or "steps" in kind.cost
-    assert kind.paper or name == "clean"
+    assert kind.paper or name in ("clean", "over-reject")  # these two are nobody's idea in particular
     assert kind.norms <= {"linf", "l2"}
     assert kind.__hash__ is not None  # frozen
 

