@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench import provenance
+from rrbench.cells import Plan, plain
 from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
@@ -26,11 +27,11 @@ from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, 
 from rrbench.modes import mode
 from rrbench.names import parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
-from rrbench.plan import Plan, Request, make_plan, plain, variants
+from rrbench.plan import Request, make_plan, variants
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Attack, Batch, Budget, Ensemble, Member, Outputs, Rejector
 from rrbench.registry import build, choose, expand
-from rrbench.rows import COLUMNS, ResultRow
+from rrbench.rows import COLUMNS, ResultRow, read_rows
 from rrbench.runner import Runner
 from rrbench.store import Store
 
@@ -141,6 +142,14 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
 def to_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
     """Return rows as a DataFrame with the CSV's columns."""
     return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
+
+
+def table(results: str | os.PathLike[str] = "runs") -> pd.DataFrame:
+    """Return the rows of a results CSV or of a work folder, to pivot and plot as you like.
+
+    >>> rrbench.table("runs").pivot_table(index="rejector", columns="attack", values="auc")  # doctest: +SKIP
+    """
+    return to_frame(read_rows(Path(results)))
 
 
 class Options(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """What a plan will cost, before it runs: gradient evaluations and time on this device."""
 
+from rrbench.cells import Cell, Plan, Training, show_budget
 from rrbench.devices import describe
-from rrbench.plan import Cell, Plan, Training, show_budget
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.registry import build
 from rrbench.rows import ResultRow

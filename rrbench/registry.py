@@ -32,6 +32,7 @@ class Table:
     kind: str
     classes: Mapping[str, type]
     aliases: Mapping[str, str]
+    owners: Mapping[str, str]  # {name: the distribution it comes from}
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.classes, *self.aliases])
@@ -61,7 +62,7 @@ def table(kind: str) -> Table:
                 aliases[name] = value
             else:
                 classes[name] = value
-    return Table(kind, classes, aliases)
+    return Table(kind, classes, aliases, owners)
 
 
 def _check(kind: str, name: object, value: object) -> None:
@@ -103,7 +104,7 @@ def code(kind: str, name: str) -> str:
 
 def is_ours(kind: str, name: str) -> bool:
     """Tell whether a plugin comes with rrbench, whose version says what its code is."""
-    return find(kind, name).__module__.partition(".")[0] in ("rrbench", "rrbench_attacks", "rrbench_baselines")
+    return table(kind).owners.get(name) == "rrbench"
 
 
 def restore(kind: str, saved: Sequence[Any]) -> Choice:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from rrbench import provenance, zoo
+from rrbench.cells import Cell, Plan, Training, digest, identity
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.devices import Precision, describe, place
@@ -29,7 +30,6 @@ from rrbench.evaluation import (
 )
 from rrbench.moved import load_moved, save_moved
 from rrbench.names import Choice
-from rrbench.plan import Cell, Plan, Training, digest, identity
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Attack, Batch, Budget, Calibration, DataSource, Member, Moved, Rejector, Split, Victim
 from rrbench.registry import build

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from rrbench import provenance
 from rrbench.augment import augment
 from rrbench.batching import batch_size, forward, in_batches
+from rrbench.cells import Training, identity, plain, show_budget
 from rrbench.checkpoints import pack_bits, read_checkpoint, write_checkpoint
 from rrbench.config import Recipe
 from rrbench.devices import Instrumented, Precision, describe, place, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, UseError
 from rrbench.modes import frozen
-from rrbench.plan import Training, identity, plain, show_budget
 from rrbench.progress import Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
 from rrbench.registry import build

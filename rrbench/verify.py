@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rrbench import zoo
+from rrbench.cells import read_budget
 from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.datasets.check import fingerprint
 from rrbench.devices import Precision, place
@@ -18,7 +19,6 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import Scores, Subject, certainties, distances_of, fresh_member, metrics_of, run_attack, score
 from rrbench.files import sha256
-from rrbench.plan import parse_cell_budget
 from rrbench.progress import Report
 from rrbench.protocols import Attack, Batch, Budget, DataSource, NetworkSource, Outputs, Rejector, Split
 from rrbench.registry import build, restore
@@ -167,7 +167,7 @@ class Verifier:
         attack = build(Attack, restore("attack", record.cell["attack"]))
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
         victim = subject.victim(rejector, is_attacked=attack.is_adaptive)
-        budget = parse_cell_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
+        budget = read_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
         name = record.cell["attack"][0]
         choices = [restore("attack", saved) for saved in record.cell["members"]]
         members = [fresh_member(choice, budget, record.row.seed) for choice in choices]

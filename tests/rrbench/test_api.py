@@ -501,3 +501,16 @@ def test_run_refuses_what_the_command_refuses(bench: Any) -> None:
     assert "near: " in refusal(lambda: rrbench.run("konfidence", out=bench.out))
     assert "empty" in refusal(lambda: rrbench.run([], out=bench.out))
     assert "exclude" in refusal(lambda: rrbench.run(zoo=True, retrain=True, out=bench.out))
+
+
+def test_table_reads_back_what_run_returned(bench: Any) -> None:
+    bench.measure("confidence", "pgd1")
+    frame = rrbench.table(bench.out)
+    assert frame.equals(rrbench.table(bench.out / "rows.csv"))
+    assert list(frame.columns) == list(COLUMNS)
+    assert [(row.rejector, row.attack) for row in frame.itertuples()] == [
+        ("confidence", "clean"),
+        ("confidence", "pgd1"),
+    ]
+    with pytest.raises(UseError, match="no results at"):
+        rrbench.table(bench.out / "nothing")

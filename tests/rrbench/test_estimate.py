@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from rrbench.cells import Plan
 from rrbench.config import load_preset
 from rrbench.devices import describe
 from rrbench.estimate import RATES, attack_gradients, describe_plan, rate, training_gradients
-from rrbench.plan import Plan, Request, make_plan
+from rrbench.plan import Request, make_plan
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import CellRecord, Store

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from rrbench import registry
+from rrbench.cells import Cell
 from rrbench.config import load_preset
-from rrbench.plan import Cell, Request, make_plan
+from rrbench.plan import Request, make_plan
 
 
 def cell(attack: str) -> Cell:
@@ -21,7 +22,7 @@ def keys(attack: str, monkeypatch: pytest.MonkeyPatch, edited: str | None) -> tu
         def code(kind: str, name: str) -> str:
             return "edited" if name == edited else plain(kind, name)
 
-        context.setattr("rrbench.plan.code", code)
+        context.setattr("rrbench.cells.code", code)
         planned = cell(attack)
         return planned.training.key, planned.attack_key("c", "fp32"), planned.key("c", "fp32")
 

@@ -8,20 +8,10 @@ from typing import Any
 import pytest
 
 from rrbench import zoo
+from rrbench.cells import Cell, Plan, Training, digest, plain, read_budget, show_budget
 from rrbench.config import Config, load_file, load_preset
 from rrbench.errors import UseError
-from rrbench.plan import (
-    Cell,
-    Plan,
-    Request,
-    Training,
-    digest,
-    make_plan,
-    parse_cell_budget,
-    plain,
-    show_budget,
-    variants,
-)
+from rrbench.plan import Request, make_plan, variants
 from rrbench.protocols import Batch, Budget, DataInfo, DataSource, Split
 from rrbench.registry import Table, table
 
@@ -513,14 +503,14 @@ class Mine(DataSource):
 def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set of which no preset has heard, and other texts for a network and a framework."""
     additions = {
-        "dataset": Table("dataset", {"mine": Mine}, {}),
-        "network": Table("network", {}, {"tiny": "small-cnn(width=4)"}),
-        "framework": Table("framework", {}, {"quick-at": "pgd-at(steps=2)"}),
+        "dataset": Table("dataset", {"mine": Mine}, {}, {}),
+        "network": Table("network", {}, {"tiny": "small-cnn(width=4)"}, {}),
+        "framework": Table("framework", {}, {"quick-at": "pgd-at(steps=2)"}, {}),
     }
 
     def with_mine(kind: str) -> Table:
-        known, added = table(kind), additions.get(kind, Table(kind, {}, {}))
-        return Table(kind, {**known.classes, **added.classes}, {**known.aliases, **added.aliases})
+        known, added = table(kind), additions.get(kind, Table(kind, {}, {}, {}))
+        return Table(kind, {**known.classes, **added.classes}, {**known.aliases, **added.aliases}, known.owners)
 
     monkeypatch.setattr("rrbench.registry.table", with_mine)
 
@@ -547,7 +537,7 @@ def test_networks_and_frameworks_may_have_other_names_too() -> None:
     "budget", [None, Budget("linf", Fraction(8, 255)), Budget("l2", None), Budget("l2", Fraction(0))]
 )
 def test_a_budget_is_read_back_as_it_is_shown(budget: Budget | None) -> None:
-    assert parse_cell_budget(show_budget(budget)) == budget
+    assert read_budget(show_budget(budget)) == budget
 
 
 def test_a_cell_describes_itself_in_values_that_json_can_hold() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from rrbench.cells import identity
 from rrbench.config import load_file, load_preset
 from rrbench.errors import UseError
 from rrbench.names import Choice
-from rrbench.plan import identity
 from rrbench.protocols import Attack, Outputs, Rejector
 from rrbench.registry import build, check_names, choose, expand, find, restore, table
 from rrbench_attacks.pgd import Pgd

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench import train
+from rrbench.cells import Training
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
-from rrbench.plan import Training
 from rrbench.protocols import Batch, Draws, Framework, Rejector, Victim
 from rrbench.registry import build, table
 from rrbench.runner import Runner
