@@ -277,6 +277,9 @@ def test_a_run_that_died_before_writing_its_csv_writes_it_the_next_time(bench: A
 
 
 def test_final_images_are_judged_again_in_float32(bench: Any) -> None:
+    # Weights trained in bf16 have a name of their own; here the same weights are wanted in both.
+    for path in list((bench.out / "checkpoints").glob("*[0-9a-f].safetensors")):
+        shutil.copy(path, path.with_name(f"{path.stem}-bf16.safetensors"))
     (row,) = (row for row in bench.measure("confidence", "pgd3", precision="bf16", keep="images") if row.norm)
     assert row.precision == "bf16"
     assert row.status == "ok"
@@ -293,6 +296,14 @@ def test_final_images_are_judged_again_in_float32(bench: Any) -> None:
     np.testing.assert_allclose(scores["logits"], exact, rtol=1e-4, atol=1e-5)
     assert row.acc_all == pytest.approx(100 * float((exact.argmax(1) == batch.labels).double().mean()))
     np.testing.assert_allclose(scores["certainty"], exact.double().softmax(1).amax(1), rtol=1e-4)
+
+
+def test_weights_trained_in_another_precision_are_not_used_in_this_one(bench: Any) -> None:
+    before = set((bench.out / "checkpoints").iterdir())
+    bench.measure("confidence", "clean", precision="bf16")
+    made = {path.name for path in set((bench.out / "checkpoints").iterdir()) - before}
+    assert len(made) == 2
+    assert all("-bf16" in name for name in made)
 
 
 def test_an_attack_leaves_what_the_network_says_of_its_images_by_hand(bench: Any) -> None:
