@@ -239,4 +239,6 @@ def parse_budget(text: str) -> tuple[str, Fraction]:
         raise UseError(f"cannot read the radius of budget {text!r}; write a fraction such as 8/255") from None
     if exact < 0:
         raise UseError(f"budget {text!r} has a negative radius")
+    if norm == "linf" and exact > 1:
+        raise UseError(f"budget {text!r} exceeds the range [0, 1] of images; {norm}:{radius.strip()}/255 perhaps?")
     return norm, exact

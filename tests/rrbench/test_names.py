@@ -348,3 +348,10 @@ def test_a_bad_budget_is_refused_in_one_line(text: str) -> None:
 def test_a_class_that_is_no_dataclass_has_no_settings() -> None:
     assert settings_of(int) == {}
     assert list(settings_of(Climb)) == ["steps", "restarts", "step", "keep"]
+
+
+def test_a_radius_beyond_the_range_of_images_is_refused_with_what_was_meant() -> None:
+    assert parse_budget("linf:1") == ("linf", Fraction(1))
+    with pytest.raises(UseError, match=r"linf:8/255 perhaps"):
+        parse_budget("linf:8")
+    assert parse_budget("l2:3") == ("l2", Fraction(3))
