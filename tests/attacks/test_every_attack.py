@@ -16,7 +16,7 @@ from rrbench.errors import CellError
 from rrbench.evaluation import Subject, check_budget, run_attack
 from rrbench.names import settings_of
 from rrbench.protocols import Attack, Batch, Budget, Calibration, Ensemble, Moved, Norm, Outputs, Rejector, Victim
-from rrbench.registry import table
+from rrbench.registry import is_ours, table
 from rrbench_baselines.rr import RR
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,14 +59,17 @@ class Case(NamedTuple):
         return Budget(self.norm, None if self.attack.norms else Fraction(0))
 
 
-def cases() -> list[Any]:
+SEEKS_NO_WRONG = {"over-reject"}  # its goal is a right answer that is refused
+
+
+def cases(wanted: Callable[[Case], bool] = lambda case: True) -> list[Any]:
     found = []
     for name, kind in ATTACKS.items():
         setting, values = kind.expand_over or ("", ())
         for settings in EXAMPLES.get(name) or [{setting: value} for value in values] or [{}]:
             for norm in get_args(Norm):
                 case = Case(name, tuple(settings.items()), norm)
-                if norm in (case.attack.norms or ("linf",)):
+                if norm in (case.attack.norms or ("linf",)) and wanted(case):
                     label = "-".join([name, *map(str, settings.values()), norm])
                     found.append(pytest.param(case, id=label))
     return found
@@ -158,14 +161,12 @@ def test_another_split_into_batches_gives_the_same_images(
 ) -> None:
     whole = usual(case).moved.images
     split = torch.cat([run(case, victim, batch.at(piece)).images for piece in (slice(0, 1), slice(1, SIZE))])
-    # Rounding depends on the shape of a batch; where it turns a gradient of nearly 0, an image takes another way.
-    assert ((split - whole).abs().flatten(1).amax(1) > 1e-5).sum() <= 1
+    # Not bit for bit: rounding depends on the shape of a batch.
+    assert ((split - whole).abs().flatten(1).amax(1) > 1e-5).sum() == 0
 
 
-@EVERY
+@pytest.mark.parametrize("case", cases(lambda case: case.budget.radius is not None))
 def test_a_radius_of_zero_gives_the_clean_images_bit_for_bit(case: Case, victim: Victim, batch: Batch) -> None:
-    if case.budget.radius is None:
-        pytest.skip("it has no radius")
     moved = run(case, victim, batch, Budget(case.norm, Fraction(0)))
     for images in (moved.images, moved.boldest):
         assert images is None or torch.equal(images, batch.images)
@@ -180,13 +181,12 @@ def test_the_gradients_it_asks_for_are_those_it_announces(case: Case, usual: Cal
         assert asked == announced
 
 
-@EVERY
+@pytest.mark.parametrize("case", cases(lambda case: case.attack.is_adaptive and case.name not in SEEKS_NO_WRONG))
 def test_the_boldest_image_is_at_least_as_bold_as_the_answer(
     case: Case, usual: Callable[[Case], Usual], victim: Victim, batch: Batch
 ) -> None:
     moved = usual(case).moved
-    if moved.boldest is None or not case.attack.is_adaptive:
-        pytest.skip("it does not look for bold images of this rejector")
+    assert moved.boldest is not None
     with torch.no_grad():
         answer, boldest = victim.network(moved.images), victim.network(moved.boldest)
     wrong = answer.logits.argmax(1) != batch.labels
@@ -211,11 +211,9 @@ def test_a_network_that_says_nan_fails_the_cell(case: Case, batch: Batch) -> Non
         run_attack(subject, victim, case.attack, case.name, case.budget, 0, lambda count: None)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", [name for name in ATTACKS if is_ours("attack", name)])
 def test_ours_say_what_they_do_and_what_they_cost(name: str) -> None:
     kind = ATTACKS[name]
-    if not kind.__module__.startswith("rrbench_"):
-        pytest.skip("an outsider's")
     assert kind.maximises
     assert "gradients" in kind.cost or "steps" in kind.cost
     assert kind.paper or name in ("clean", "over-reject")  # these two are nobody's idea in particular

@@ -82,3 +82,11 @@ def test_the_worst_case_is_at_least_as_strong_as_every_budgeted_attack(tmp_path:
         worst = next(row for row in rows if row.rejector == rejector and row.attack == "worst-case")
         assert worst.gradients == 0, "it shares the images that its members have stored"
     assert all(row.status == "ok" for row in rows)
+
+
+def test_where_training_decides_the_sign_right_answers_are_kept_before_wrong_ones(tmp_path: Path) -> None:
+    rows = execute(prepare("ebd,carl,atro,carl(+q_abs)", "pgd10", out=tmp_path, device="cpu"), ["test"])
+    for row in rows:
+        is_reversed = row.rejector.startswith("carl(")
+        assert (value(row, "auc") > 0.5) != is_reversed, (row.rejector, row.attack, row.auc)
+    assert len(rows) == 8
