@@ -22,6 +22,7 @@ from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision
+from rrbench.engines.local import work_here
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
 from rrbench.modes import mode
@@ -129,7 +130,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     }
     for line in job.plan.dropped:
         runner.report.line(f"left out: {line}")
-    rows = runner.run(job.plan)
+    rows = runner.run(job.plan, work_here)
     record |= {
         "seconds": round(time.time() - begin, 1),
         "cells": len(rows),

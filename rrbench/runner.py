@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -36,6 +37,7 @@ from rrbench.registry import build
 from rrbench.rows import ResultRow
 from rrbench.store import CellRecord, Store, save_arrays
 from rrbench.train import build_network, train
+from rrbench.units import Unit, units_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Source:
 
     path: Path
     key: str  # decides whether work that used it can be used again
+
+
+# Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
+Engine = Callable[["Runner", Sequence[Unit]], Iterator[Unit]]
 
 
 @dataclass
@@ -59,23 +65,56 @@ class Runner:
     keep: frozenset[str] = frozenset()  # of {"images", "features"}
     report: Report = field(default_factory=Silent)
     _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
-    _whole: list[Path] = field(default_factory=list)  # attacks of the checkpoint at hand, stored with all they gave
+    _at_hand: dict[tuple[Training, Choice, int | None], tuple[Checkpoint, Subject]] = field(default_factory=dict)
 
-    def run(self, plan: Plan) -> list[ResultRow]:
+    def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
         """Measure every cell that has no row yet; return the plan's rows, failed ones included."""
         self.store.prepare()
-        keys: list[str] = []
+        units = self.units(plan)
+        left = Counter(unit.training for unit in units)
+        for unit in engine(self, units):
+            self.store.rebuild_rows(self.report)
+            left[unit.training] -= 1
+            if not left[unit.training]:
+                self._shrink_members(units, unit.training)
+        rows = self.store.rebuild_rows(self.report)
+        keys = self.keys(plan.cells)
+        unseen = sum(key not in rows for key in keys)
+        if unseen:
+            raise UseError(f"{unseen} of {len(keys)} cells are not in {self.store.root}; run the same command again")
+        return [rows[key] for key in keys]
+
+    def units(self, plan: Plan) -> list[Unit]:
+        """Cut what a plan leaves to be done into units of work."""
+        pending: list[Cell] = []
         for training, cells in plan.checkpoints().items():
             source = self.source(training)
-            if any(self._finished(cell, source) is None for cell in cells):
-                self._measure(training, source, cells)
-            elif "images" in self.keep:
+            unfinished = [cell for cell in cells if self._finished(cell, source) is None]
+            pending += unfinished
+            if "images" in self.keep and not unfinished:
                 self.report.line(
                     f"--keep images comes too late for {training.trained_as}: its cells are measured already"
                 )
-            keys += [cell.key(source.key, self.precision) for cell in cells]
-        rows = self.store.rebuild_rows(self.report)
-        return [rows[key] for key in keys]
+        trainings = dict.fromkeys(cell.training for cell in pending)
+        return units_of(pending, [training for training in trainings if not self.source(training).path.is_file()])
+
+    def work(self, unit: Unit) -> bool:
+        """Do one unit; False where its checkpoint could not be made, and so nothing that comes after it."""
+        source = self.source(unit.training)
+        if not unit.is_training:
+            key = unit.cells[0].attack_key(source.key, self.precision)
+            with self._failing(unit.cells, source, ""), self.store.lock(f"attack-{key}", self.report):
+                self._measure(unit, source, key)
+            return True
+        with self._failing(unit.cells, source, ""):
+            self.checkpoint(unit.training)
+            return True
+        return False
+
+    def keys(self, cells: Sequence[Cell]) -> list[str]:
+        """Return the keys of the cells' rows."""
+        sources = {training: self.source(training) for training in dict.fromkeys(cell.training for cell in cells)}
+        return [cell.key(sources[cell.training].key, self.precision) for cell in cells]
 
     def source(self, training: Training) -> Source:
         """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
@@ -100,7 +139,7 @@ class Runner:
         source = self.source(training)
         key = self._training_key(training)
         files = self.store.checkpoint_files(key)
-        if source.path == files.chosen:
+        if source.path == files.chosen and not source.path.is_file():
             with self.store.lock(f"train-{key}", self.report):
                 if not source.path.is_file():
                     train(
@@ -111,8 +150,13 @@ class Runner:
                         precision=self.precision,
                         report=self.report,
                     )
+        return self._read(training, source)
+
+    def _read(self, training: Training, source: Source) -> Checkpoint:
+        """Read a checkpoint; one of a zoo must be what its index says."""
         checkpoint = read_checkpoint(source.path)
-        if source.path != files.chosen and not checkpoint.sha256.startswith(source.key):
+        is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen
+        if not is_own and not checkpoint.sha256.startswith(source.key):
             raise UseError(f"checkpoint {source.path} does not have the SHA-256 of its index: damaged or replaced")
         return checkpoint
 
@@ -137,60 +181,59 @@ class Runner:
         record = self.store.cell(cell.key(source.key, self.precision))
         return record if record and record.row.status == "ok" else None
 
-    def _measure(self, training: Training, source: Source, cells: list[Cell]) -> None:
-        """Measure the cells of one checkpoint, an attack at a time."""
-        subjects: dict[Choice, Subject] = {}
-        with self._failing(cells, source, ""):
-            checkpoint = self.checkpoint(training)
-            for cell in cells:
-                if cell.dataset not in subjects:
-                    subjects[cell.dataset] = self.subject(cell, checkpoint)
-                    check_accuracy(subjects[cell.dataset], cell, checkpoint)
-            groups: dict[str, list[Cell]] = {}
-            for cell in cells:
-                groups.setdefault(cell.attack_key(source.key, self.precision), []).append(cell)
-            has_ensemble = any(cell.members for cell in cells)
-            for key, group in groups.items():
-                with self.store.lock(f"attack-{key}", self.report):
-                    pending = [cell for cell in group if self._finished(cell, source) is None]
-                    if pending:
-                        subject = subjects[group[0].dataset]
-                        self._measure_group(subject, checkpoint, source, key, pending, has_ensemble)
-                self.store.rebuild_rows(self.report)
-            self._prune()
+    def _opened(self, cell: Cell, source: Source) -> tuple[Checkpoint, Subject]:
+        """Return a cell's checkpoint and its network with the data, checked; those of one checkpoint stay at hand."""
+        if any(training != cell.training for training, _, _ in self._at_hand):
+            self._at_hand.clear()
+        key = cell.training, cell.dataset, cell.limit
+        if key not in self._at_hand:
+            checkpoint = self._read(cell.training, source)
+            subject = self.subject(cell, checkpoint)
+            check_accuracy(subject, cell, checkpoint)
+            self._at_hand[key] = checkpoint, subject
+        return self._at_hand[key]
 
-    def _measure_group(
-        self, subject: Subject, checkpoint: Checkpoint, source: Source, key: str, cells: list[Cell], is_shared: bool
-    ) -> None:
-        """Run one attack, or find its outputs, and score it with each rejector; `is_shared`: an ensemble follows."""
+    def _measure(self, unit: Unit, source: Source, key: str) -> None:
+        """Run one attack, or find its outputs, and score it with each rejector."""
+        cells = [cell for cell in unit.cells if self._finished(cell, source) is None]
+        if not cells:
+            return
+        checkpoint, subject = self._opened(cells[0], source)
         with self._failing(cells, source, checkpoint.sha256):
             needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
             path = self.store.moved_path(key)
             attacked = load_moved(path, self.device, with_features=needs_features, with_images="images" in self.keep)
             if attacked is None:
                 attacked = self._attack(subject, source, cells[0])
-                # Whole until the checkpoint's cells are measured: an ensemble wants the images, kd the features.
-                with_features, with_images = (
-                    needs_features or "features" in self.keep,
-                    is_shared or "images" in self.keep,
+                # Whole until it has served: a run that is killed must find the features, an ensemble the images.
+                save_moved(
+                    path,
+                    attacked,
+                    with_features=needs_features or "features" in self.keep,
+                    with_images=unit.is_member or "images" in self.keep,
                 )
-                save_moved(path, attacked, with_features=with_features, with_images=with_images)
-                self._whole.append(path)
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):
                     self._score(subject, checkpoint, source, cell, attacked)
+            if needs_features and not unit.is_member:
+                self._shrink(path)
 
-    def _prune(self) -> None:
-        """Shrink what was kept whole for the checkpoint's other cells to what `keep` asks for."""
-        with_features, with_images = "features" in self.keep, "images" in self.keep
-        for path in self._whole:
-            attacked = load_moved(path, torch.device("cpu"), with_features=with_features, with_images=with_images)
-            if attacked is not None:
-                save_moved(path, attacked, with_features=with_features, with_images=with_images)
-        self._whole.clear()
+    def _shrink_members(self, units: Sequence[Unit], training: Training) -> None:
+        """Shrink what was kept whole for the ensembles of a checkpoint."""
+        source = self.source(training)
+        for unit in units:
+            if unit.training == training and unit.is_member:
+                self._shrink(self.store.moved_path(unit.cells[0].attack_key(source.key, self.precision)))
+
+    def _shrink(self, path: Path) -> None:
+        """Shrink an attack's outputs to what `keep` asks for."""
+        kept = {"with_features": "features" in self.keep, "with_images": "images" in self.keep}
+        attacked = load_moved(path, torch.device("cpu"), **kept)
+        if attacked is not None:
+            save_moved(path, attacked, **kept)
 
     @contextmanager
-    def _failing(self, cells: list[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
+    def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
         """Turn whatever a plugin or a cell raises into failed rows; wrong use stops the run."""
         try:
             yield
@@ -229,15 +272,18 @@ class Runner:
         """Return the fitted, calibrated victim, from the store where it was fitted before."""
         rejector = build(Rejector, cell.rejector)
         parts = {"checkpoint": source.key, "dataset": identity(cell.dataset), "rejector": identity(cell.rejector)}
-        path = self.store.fitted_path(digest(**parts, is_attacked=cell.is_adaptive))
-        if path.is_file():
-            saved = read_checkpoint(path)
-            rejector.fitted = {name: tensor.to(self.device) for name, tensor in saved.tensors.items()}
-            return Victim(subject.network, rejector, Calibration(**saved.facts))
-        victim = subject.victim(rejector, is_attacked=cell.is_adaptive)
-        assert victim.calibration is not None
-        write_checkpoint(path, rejector.fitted, victim.calibration._asdict())
-        return victim
+        key = digest(**parts, is_attacked=cell.is_adaptive)
+        path = self.store.fitted_path(key)
+        if not path.is_file():
+            with self.store.lock(f"fit-{key}", self.report):
+                if not path.is_file():
+                    victim = subject.victim(rejector, is_attacked=cell.is_adaptive)
+                    assert victim.calibration is not None
+                    write_checkpoint(path, rejector.fitted, victim.calibration._asdict())
+                    return victim
+        saved = read_checkpoint(path)
+        rejector.fitted = {name: tensor.to(self.device) for name, tensor in saved.tensors.items()}
+        return Victim(subject.network, rejector, Calibration(**saved.facts))
 
     def _score(self, subject: Subject, checkpoint: Checkpoint, source: Source, cell: Cell, attacked: Attacked) -> None:
         """Turn outputs into a row and write it."""

@@ -1,0 +1,49 @@
+"""A plan cut into units of work: each is done by one worker, in any order that respects what it comes after."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rrbench.cells import Cell, Training
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A training, or the cells that share one run of an attack; no two units do the same work."""
+
+    training: Training
+    cells: tuple[Cell, ...]  # of a training: all that wait for its checkpoint
+    is_training: bool = False
+    is_member: bool = False  # an ensemble of the plan will ask for this attack's images
+    after: tuple[int, ...] = ()  # positions of the units to be done before; always smaller than one's own
+
+    @property
+    def label(self) -> str:
+        """The unit in one short line."""
+        return f"training {self.training.trained_as}" if self.is_training else self.cells[0].label
+
+
+def units_of(cells: Sequence[Cell], untrained: Collection[Training]) -> list[Unit]:
+    """Cut cells into units: attacks come after their training, ensembles after the attacks they are the worst of."""
+    groups: dict[tuple[Training, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_group(cell), []).append(cell)
+    members = {_group(cell.member(choice)) for cell in cells for choice in cell.members}
+    units: list[Unit] = []
+    trainings: dict[Training, int] = {}
+    attacks: dict[tuple[Training, str], int] = {}
+    for group, sharing in groups.items():
+        training = sharing[0].training
+        if training in untrained and training not in trainings:
+            trainings[training] = len(units)
+            units.append(Unit(training, tuple(cell for cell in cells if cell.training == training), is_training=True))
+        parts = {_group(cell.member(choice)) for cell in sharing for choice in cell.members}
+        after = [trainings[training]] if training in trainings else []
+        after += sorted(attacks[part] for part in parts if part in attacks)
+        attacks[group] = len(units)
+        units.append(Unit(training, tuple(sharing), is_member=group in members, after=tuple(after)))
+    return units
+
+
+def _group(cell: Cell) -> tuple[Training, str]:
+    """Return what the cells that share one run of an attack have in common, wherever their checkpoint lies."""
+    return cell.training, cell.attack_key("", "")
