@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rrbench.devices import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
 
@@ -60,7 +61,7 @@ def slope(network: Network, images: Tensor, objective: Callable[[Outputs], Tenso
     """Return what the network says of images, the objective there and its gradient, all detached."""
     images = images.detach().requires_grad_()
     with torch.enable_grad():
-        outputs = network(images)
+        outputs = network.climb(images) if isinstance(network, Instrumented) else network(images)
         value = objective(outputs)
         if not value.requires_grad:
             raise CellError("the objective has no gradient: this certainty cannot be attacked by gradient ascent")

@@ -9,10 +9,17 @@ from torch import Tensor
 from rrbench.errors import CellError
 from rrbench.protocols import Network, Outputs
 
+LARGEST = 4000  # inputs: beyond, a GPU gains nothing more
+ROOM = 24 * 2**20  # bytes that an input may need while it is attacked, through WRN-34-10
+
 
 def batch_size(device: torch.device) -> int:
-    """Choose the number of inputs a device works on at once."""
-    return 2000 if device.type == "cuda" else 512
+    """Choose the number of inputs a device works on at once, on a GPU by its free memory."""
+    if device.type != "cuda":
+        return 512
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return max(min(LARGEST, (free + cached) // ROOM), 1)
 
 
 def in_batches(

@@ -4,7 +4,8 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from importlib.util import find_spec
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,12 +64,25 @@ def tf32(enabled: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
-class Instrumented(nn.Module):
-    """A network in a given precision that counts what is asked of it, package attacks' gradients included."""
+def make_twin(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module | None:
+    """Return a network's twin for gradients that end at the images, where it brings one and a GPU gains by it."""
+    make = getattr(network, "twin", None)
+    if make is None or device.type != "cuda" or find_spec("triton") is None:
+        return None
+    return cast(nn.Module | None, make(torch.bfloat16 if precision == "bf16" else torch.float32))
 
-    def __init__(self, network: nn.Module, precision: Precision, *, watch: bool = False) -> None:
+
+class Instrumented(nn.Module):
+    """A network in a given precision that counts what is asked of it, package attacks' gradients included.
+
+    `climb` is for gradients that end at the images, and `twin` answers there.
+    """
+
+    def __init__(
+        self, network: nn.Module, precision: Precision, *, twin: nn.Module | None = None, watch: bool = False
+    ) -> None:
         super().__init__()
-        self.network, self.precision, self.watch = network, precision, watch
+        self.network, self.precision, self.twin, self.watch = network, precision, twin, watch
         self.gradients = 0
         self.forwards = 0
         self._vanished: list[Tensor] = []
@@ -76,17 +90,25 @@ class Instrumented(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, so that certainty is never computed in short precision."""
+        return self._ask(self.network, images)
+
+    def climb(self, images: Tensor) -> Outputs:
+        """Answer likewise where nobody asks for the gradient of a weight."""
+        return self._ask(self.network if self.twin is None else self.twin, images)
+
+    def refresh(self) -> None:
+        """Bring the twin up to date after the network's weights have changed."""
+        if self.twin is not None:
+            self.twin.refresh()  # type: ignore[operator]
+
+    def _ask(self, network: nn.Module, images: Tensor) -> Outputs:
         self.forwards += images.shape[0]
         if images.requires_grad:
             self.gradients += images.shape[0]
             if self.watch:
                 images.register_hook(self._look)
-        if self.precision != "bf16":
-            with tf32(self.precision == "tf32"):
-                outputs = self.network(images)
-        else:
-            with torch.autocast(images.device.type, torch.bfloat16):
-                outputs = self.network(images)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            outputs = network(images)
         return Outputs(*(part.float() for part in outputs))
 
     def _look(self, gradient: Tensor) -> None:

@@ -6,7 +6,7 @@ whose overflow wraps alike on every device.
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ def _mix(value: Tensor) -> Tensor:
     return value ^ _shift(value, 31)
 
 
-@dataclass(frozen=True)
+@dataclass
 class HashedDraws:
     """One stream of random numbers, named by a derived seed."""
 
@@ -53,7 +53,28 @@ class HashedDraws:
 
     def _bits(self, ids: Tensor, shape: tuple[int, ...], restart: int, tag: str) -> Tensor:
         """Return 24 random bits per number."""
-        key = derive(self.stream, tag, restart)
+        key = self._key(tag, restart, ids.device)
         rows = _mix(ids.long() * _GOLDEN + key)
         columns = torch.arange(1, math.prod(shape) + 1, device=ids.device) * _GOLDEN
         return _shift(_mix(rows[:, None] + columns), 40).view(len(ids), *shape)
+
+    def _key(self, tag: str, restart: int, device: torch.device) -> int | Tensor:
+        return derive(self.stream, tag, restart)
+
+
+@dataclass
+class ReplayedDraws(HashedDraws):
+    """The same numbers, but a captured CUDA graph that uses them can be given another stream: its keys are tensors."""
+
+    _keys: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def follow(self, stream: int) -> None:
+        """Change to another stream."""
+        self.stream = stream
+        for (tag, restart), key in self._keys.items():
+            key.fill_(derive(stream, tag, restart))
+
+    def _key(self, tag: str, restart: int, device: torch.device) -> Tensor:
+        if (tag, restart) not in self._keys:
+            self._keys[tag, restart] = torch.tensor(derive(self.stream, tag, restart), device=device)
+        return self._keys[tag, restart]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rrbench.batching import batch_size, forward, in_batches
-from rrbench.devices import Instrumented, Precision, tf32
+from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError
 from rrbench.metrics import Metrics, deploy_threshold, measure
@@ -50,6 +50,7 @@ class Subject:
     precision: Precision
     limit: int | None = None
     _outputs: dict[Split, Outputs] = field(default_factory=dict)
+    _twins: dict[Precision, nn.Module | None] = field(default_factory=dict)
     _is_random: bool | None = None
 
     def batch(self, split: Split) -> Batch | None:
@@ -78,6 +79,12 @@ class Subject:
         if not all(bool(part.isfinite().all()) for part in outputs):
             raise CellError("the network gives NaN or infinite outputs")
         return outputs
+
+    def attackable(self, precision: Precision) -> nn.Module:
+        """Return the network as attacks see it: its twin, where there is one."""
+        if precision not in self._twins:
+            self._twins[precision] = make_twin(self.network, precision, self.device)
+        return self._twins[precision] or self.network
 
     def is_random(self) -> bool:
         """Tell whether two passes over the same inputs differ by more than rounding."""
@@ -217,7 +224,7 @@ def run_attack(
     # An ensemble compares verdicts, and those are fp32's.
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else subject.precision
-    counted = Instrumented(subject.network, precision, watch=True)
+    counted = Instrumented(subject.attackable(precision), precision, watch=True)
     watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))
     begin = time.perf_counter()
@@ -229,7 +236,7 @@ def run_attack(
             return attack.combine(watched, batch, members)
         return attack(watched, batch, budget, draws)
 
-    with frozen(subject.network):
+    with frozen(counted), tf32(precision == "tf32"):
         images, boldest, reached = in_batches(test.size, batch_size(subject.device), attacked, done)
     assert images is not None
     if counted.has_seen_nan():

@@ -4,8 +4,10 @@ Every random number is derived from (seed, purpose, epoch, example), so a resume
 """
 
 import math
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -14,18 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from rrbench import provenance
-from rrbench.augment import augment
 from rrbench.batching import batch_size, forward, in_batches
 from rrbench.cells import Training, identity, plain, show_budget
 from rrbench.checkpoints import pack_bits, read_checkpoint, write_checkpoint
 from rrbench.config import Recipe
-from rrbench.devices import Instrumented, Precision, describe, place, tf32
+from rrbench.devices import Instrumented, Precision, describe, make_twin, place, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, UseError
 from rrbench.modes import frozen
-from rrbench.progress import Report
+from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
 from rrbench.registry import build
+from rrbench.steps import CapturedStep, Step
+
+_SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
 
 
 @dataclass
@@ -60,32 +64,63 @@ def train(
     report: Report,
 ) -> None:
     """Train one network to the end of its recipe, from where an earlier run was interrupted."""
+    with tf32(precision == "tf32"), _own_stream(device):
+        _train(training, load, files, device, precision, report)
+
+
+@contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    """Work on a stream of its own, as capturing asks for, and beside other trainings on the same GPU."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        stream, outer = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(outer)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            outer.wait_stream(stream)
+
+
+def _train(
+    training: Training,
+    load: Callable[[Split], Batch],
+    files: Files,
+    device: torch.device,
+    precision: Precision,
+    report: Report,
+) -> None:
     info = build(DataSource, training.dataset).info
     rejector = build(Rejector, training.rejector)
     framework = build(Framework, training.framework)
     network = place(build_network(training, info, rejector), device)
+    model = Instrumented(network, precision, twin=make_twin(network, precision, device))
     state = State(network, _optimizer(network, training.recipe))
     if files.resume.is_file():
         _resume(state, files.resume, training)
         report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
     data = load("train")
     judged = load(training.recipe.choose_on)
-    step = _Step(framework, rejector, Instrumented(network, precision), info)
+    parts = (framework, rejector, model, state.optimizer, info, data)
+    step = (
+        CapturedStep(*parts, training.recipe.batch, report, training.trained_as)
+        if device.type == "cuda"
+        else Step(*parts)
+    )
     seconds = []
     with report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance:
         advance(state.epoch)
         while state.epoch < training.recipe.epochs:
             begin = time.perf_counter()
-            loss = _epoch(training, state, step, data)
-            record = {"epoch": state.epoch + 1, "loss": loss} | _accuracies(
-                training, state, rejector, judged, precision
-            )
+            loss = _epoch(training, state, step, advance)
+            record = {"epoch": state.epoch + 1, "loss": loss} | _accuracies(training, model, rejector, judged)
             _choose(state, framework, record)
             state.epoch += 1
             state.log.append(record)
             seconds.append(time.perf_counter() - begin)
             _save_resume(state, files.resume, training)
-            advance(1)
     if seconds:
         # Said, not written into the checkpoint: the same training must give the same file.
         report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
@@ -94,8 +129,8 @@ def train(
 
 def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:
     """Build a network with the weights that its seed gives, on the CPU so that they are the same everywhere."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(training.seed, "initial weights"))
+    with _SEEDED, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(training.seed, "initial weights"))
         return build(NetworkSource, training.network).build(info, rejector)
 
 
@@ -111,55 +146,38 @@ def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     )
 
 
-@dataclass(frozen=True)
-class _Step:
-    framework: Framework
-    rejector: Rejector
-    network: Instrumented
-    info: DataInfo
-
-
-def _epoch(training: Training, state: State, step: _Step, data: Batch) -> float:
+def _epoch(training: Training, state: State, step: Step, advance: Advance) -> float:
     """Go once through the data and return the mean loss."""
+    data = step.data
     generator = torch.Generator().manual_seed(derive(training.seed, "order", state.epoch))
     order = torch.randperm(data.size, generator=generator).to(data.labels.device)
     pieces = order.split(training.recipe.batch)
-    shifts = HashedDraws(derive(training.seed, "augment", state.epoch))
-    draws = HashedDraws(derive(training.seed, "train", state.epoch))
-    victim = Victim(step.network, step.rejector)
-    total = torch.zeros((), dtype=torch.float64, device=data.labels.device)
-    state.network.train()
+    step.begin(training, state.epoch)
+    step.network.train()
     for index, piece in enumerate(pieces):
-        for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate(training.recipe, state.epoch, index, len(pieces))
-        loss = step.framework(victim, augment(data.at(piece), step.info, shifts), draws)
-        state.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        state.optimizer.step()
-        total += loss.detach() * len(piece)
-    mean = float(total) / data.size
+        step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
+        advance(1 / len(pieces))
+    mean = float(step.total) / data.size
     if not math.isfinite(mean):
         raise CellError(f"training {training.trained_as} diverged in epoch {state.epoch + 1}: the loss is {mean}")
     return mean
 
 
-def _accuracies(
-    training: Training, state: State, rejector: Rejector, judged: Batch, precision: Precision
-) -> dict[str, float]:
+def _accuracies(training: Training, model: Instrumented, rejector: Rejector, judged: Batch) -> dict[str, float]:
     """Return clean accuracy and accuracy under the chooser's attack, in percent."""
     attack = build(Attack, training.chooser)
     draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
-    network = Instrumented(state.network, precision)
     size = batch_size(judged.labels.device)
+    model.refresh()
 
     def attacked(piece: slice) -> tuple[Tensor, ...]:
         batch = judged.at(piece)
-        images = attack(Victim(network, rejector), batch, training.budget, draws).images
+        images = attack(Victim(model, rejector), batch, training.budget, draws).images
         with torch.no_grad():
-            return (network(images).logits,)
+            return (model(images).logits,)
 
-    with frozen(state.network):
-        clean = forward(network, judged.images, size).logits
+    with frozen(model):
+        clean = forward(model, judged.images, size).logits
         (moved,) = in_batches(judged.size, size, attacked)
     assert moved is not None
     return {

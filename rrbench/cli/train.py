@@ -1,4 +1,4 @@
-"""`rrbench train`: one checkpoint."""
+"""`rrbench train`: checkpoints, several at once where there is room."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +10,10 @@ from rrbench.errors import UseError
 
 
 def train(
-    framework: Annotated[str, typer.Option(help="Training framework, such as pgd-at.")] = "pgd-at",
-    rejector: Annotated[str, typer.Option(help="Rejector whose head and loss are trained along.")] = "confidence",
+    framework: Annotated[str, typer.Option(help="Training framework, such as pgd-at; or several.")] = "pgd-at",
+    rejector: Annotated[
+        str, typer.Option(help="Rejector whose head and loss are trained along, such as rr; or several.")
+    ] = "confidence",
     dataset: options.Dataset = None,
     network: options.Network = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the preset's; the schedule shrinks with it.")] = None,
@@ -22,12 +24,16 @@ def train(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     seed: Annotated[int, typer.Option(help="Seed of weights, order and attacks.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Trainings at once; by default one, on a GPU what fits it, at most four.")
+    ] = None,
 ) -> None:
-    """Train one network, a checkpoint after every epoch; run it again to go on after an interruption.
+    """Train networks, a checkpoint after every epoch; run it again to go on after an interruption.
 
-    Example: rrbench train --framework pgd-at --rejector rr --dataset cifar10 --network resnet18 --epochs 110
+    Example: rrbench train --framework pgd-at --rejector rr,ebd --dataset cifar10 --network resnet18 --epochs 110
     """
     from rrbench.api import prepare
+    from rrbench.engines.beside import beside, default_jobs
     from rrbench.progress import reporter
 
     job = prepare(
@@ -47,17 +53,17 @@ def train(
         recipe={} if epochs is None else {"epochs": epochs},
         report=reporter(),
     )
-    trainings = list(job.plan.checkpoints())
-    if len(trainings) > 1:
-        raise UseError(f"train makes one checkpoint, not {', '.join(each.trained_as for each in trainings)}")
-    training = trainings[0]
-    job.runner.store.prepare()
-    checkpoint = job.runner.checkpoint(training)
-    chosen = checkpoint.facts["epoch"]
-    record = checkpoint.facts["log"][chosen - 1]
-    print(
-        f"{training.trained_as} on {training.dataset}: epoch {chosen} of {training.recipe.epochs}, "
-        f"clean accuracy {checkpoint.facts['clean_accuracy']:.2f} %, "
-        f"{training.chooser} {record['robust_accuracy']:.2f} % ({training.recipe.choose_on})"
-    )
-    print(f"{checkpoint.path}\nsha256 {checkpoint.sha256}")
+    trainings, runner = list(job.plan.checkpoints()), job.runner
+    if jobs is not None and jobs < 1:
+        raise UseError(f"--jobs must be at least 1, not {jobs}")
+    runner.store.prepare()
+    checkpoints = beside(runner, trainings, runner.checkpoint, jobs or default_jobs(runner.device))
+    for training, checkpoint in zip(trainings, checkpoints, strict=True):
+        chosen = checkpoint.facts["epoch"]
+        record = checkpoint.facts["log"][chosen - 1]
+        print(
+            f"{training.trained_as} on {training.dataset}: epoch {chosen} of {training.recipe.epochs}, "
+            f"clean accuracy {checkpoint.facts['clean_accuracy']:.2f} %, "
+            f"{training.chooser} {record['robust_accuracy']:.2f} % ({training.recipe.choose_on})"
+        )
+        print(f"{checkpoint.path}\nsha256 {checkpoint.sha256}")

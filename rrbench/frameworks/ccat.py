@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import project
+from rrbench.ascent import project, slope
 from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
 
@@ -74,7 +74,7 @@ class Ccat(Framework):
         bar = moved.new_zeros(batch.size)  # no cross-entropy lies below: the first step is always taken
         with mode(network, self.attack_mode):
             for _ in range(self.steps):
-                value, gradient = _slope(network, moved, labels)
+                _, value, gradient = slope(network, moved, lambda outputs: wrong_confidence(outputs, labels))
                 momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
                 candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
                 with torch.no_grad():
@@ -116,12 +116,3 @@ def wrong_confidence(outputs: Outputs, labels: Tensor) -> Tensor:
     The authors climb p itself: the attack looks at signs and comparisons alone, so that comes to the same.
     """
     return outputs.logits.log_softmax(1).scatter(1, labels[:, None], -torch.inf).max(1).values
-
-
-def _slope(network: Network, moved: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the objective and its gradient."""
-    moved = moved.detach().requires_grad_()
-    with torch.enable_grad():
-        value = wrong_confidence(network(moved), labels)
-        (gradient,) = torch.autograd.grad(value.sum(), moved)
-    return value.detach(), gradient

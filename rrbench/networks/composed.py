@@ -1,5 +1,8 @@
 """The shape of every network here: normalisation, backbone, classifier and the rejector's head, in one module."""
 
+import copy
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -34,3 +37,31 @@ class Composed(nn.Module):
         logits = self.classifier(features)
         head = features[:, :0] if self.head is None else self.head(features)
         return Outputs(features.float(), logits.float(), head.float())
+
+    def twin(self, dtype: torch.dtype) -> "Composed | None":
+        """Return a network on the same weights that asks for no gradient on them, where the backbone has such a twin.
+
+        Convolution weights are copied: `refresh` takes them over anew once they have changed.
+        """
+        make = getattr(self.backbone, "twin", None)
+        if make is None:
+            return None
+        twin = cast(Composed, share(self))
+        twin.backbone = make(dtype)
+        return twin
+
+    def refresh(self) -> None:
+        """Bring a twin up to date."""
+        self.backbone.refresh()  # type: ignore[operator]
+
+
+def share(module: nn.Module) -> nn.Module:
+    """Copy a tree of modules on the same tensors; the copy's parameters ask for no gradient."""
+    twin = copy.copy(module)
+    parameters = {
+        name: None if parameter is None else nn.Parameter(parameter.detach(), requires_grad=False)
+        for name, parameter in module._parameters.items()
+    }
+    children = {name: None if child is None else share(child) for name, child in module._modules.items()}
+    twin.__dict__.update(_parameters=parameters, _buffers=dict(module._buffers), _modules=children)
+    return twin

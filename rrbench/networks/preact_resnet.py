@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.networks.composed import Composed, GlobalAverage
+from rrbench.networks.fast_residual import FastResidual
 from rrbench.protocols import DataInfo, NetworkSource, Rejector
 
 
@@ -30,15 +33,22 @@ class Block(nn.Module):
         return inner + shortcut
 
 
-def residual_backbone(channels: int, stem: int, widths: Sequence[int], blocks: int) -> nn.Sequential:
-    """Build a stem, groups of blocks (each group but the first halves the image) and a final average."""
-    return nn.Sequential(
-        nn.Conv2d(channels, stem, 3, padding=1, bias=False),
-        *_blocks(stem, widths, blocks),
-        nn.BatchNorm2d(widths[-1]),
-        nn.ReLU(),
-        GlobalAverage(),
-    )
+class ResidualBackbone(nn.Sequential):
+    """A stem, groups of blocks (each group but the first halves the image) and a final average."""
+
+    def __init__(self, channels: int, stem: int, widths: Sequence[int], blocks: int) -> None:
+        super().__init__(
+            nn.Conv2d(channels, stem, 3, padding=1, bias=False),
+            *_blocks(stem, widths, blocks),
+            nn.BatchNorm2d(widths[-1]),
+            nn.ReLU(),
+            GlobalAverage(),
+        )
+
+    def twin(self, dtype: torch.dtype) -> FastResidual:
+        """Return a backbone on the same weights that is fast where only the images' gradient is asked for."""
+        stem, *blocks, norm, _, _ = self
+        return FastResidual(cast(nn.Conv2d, stem), blocks, cast(nn.BatchNorm2d, norm), dtype)
 
 
 def _blocks(inputs: int, widths: Sequence[int], blocks: int) -> Iterator[Block]:
@@ -56,5 +66,5 @@ class PreActResNet18(NetworkSource):
 
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
         """Build four groups of two blocks."""
-        backbone = residual_backbone(info.shape[0], stem=64, widths=(64, 128, 256, 512), blocks=2)
+        backbone = ResidualBackbone(info.shape[0], stem=64, widths=(64, 128, 256, 512), blocks=2)
         return Composed(info, backbone, 512, rejector)

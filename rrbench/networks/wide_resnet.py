@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from rrbench.networks.composed import Composed
-from rrbench.networks.preact_resnet import residual_backbone
+from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.protocols import DataInfo, NetworkSource, Rejector
 
 
@@ -17,7 +17,7 @@ class WideResNet34(NetworkSource):
 
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
         """Build three groups of five blocks and initialise them, the rejector's head included."""
-        backbone = residual_backbone(info.shape[0], stem=16, widths=(160, 320, 640), blocks=5)
+        backbone = ResidualBackbone(info.shape[0], stem=16, widths=(160, 320, 640), blocks=5)
         return initialise(Composed(info, backbone, 640, rejector))
 
 

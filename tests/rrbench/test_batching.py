@@ -124,5 +124,10 @@ def test_forward_gives_the_network_s_outputs_without_a_graph(size: int) -> None:
     assert not outputs.logits.requires_grad
 
 
-def test_a_gpu_gets_larger_batches_than_a_cpu() -> None:
-    assert batch_size(torch.device("cuda")) > batch_size(torch.device("cpu")) > 1
+@pytest.mark.parametrize(("free", "expected"), [(140 * 2**30, 4000), (24 * 2**30, 1024), (2**20, 1)])
+def test_a_gpus_batch_follows_its_free_memory(monkeypatch: pytest.MonkeyPatch, free: int, expected: int) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free // 2, 0))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: free // 2 + 7)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 7)
+    assert batch_size(torch.device("cuda")) == expected
+    assert batch_size(torch.device("cpu")) == 512

@@ -11,7 +11,7 @@ from rrbench.datasets import DATASETS
 from rrbench.errors import UseError
 from rrbench.networks import NETWORKS
 from rrbench.networks.composed import Composed, GlobalAverage
-from rrbench.networks.preact_resnet import Block, PreActResNet18, residual_backbone
+from rrbench.networks.preact_resnet import Block, PreActResNet18, ResidualBackbone
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.networks.wide_resnet import WideResNet34, initialise
 from rrbench.networks.wrapped import check_network, wrap
@@ -172,7 +172,7 @@ def test_a_block_equals_its_formula(inputs: int, outputs: int, stride: int) -> N
 
 def test_the_backbone_is_stem_blocks_norm_relu_and_average() -> None:
     torch.manual_seed(0)
-    backbone = residual_backbone(channels=2, stem=3, widths=(3, 4, 5), blocks=2)
+    backbone = ResidualBackbone(channels=2, stem=3, widths=(3, 4, 5), blocks=2)
     shake(backbone).eval()
     images = torch.rand(2, 2, 8, 8)
     maps = F.conv2d(images, backbone.state_dict()["0.weight"], padding=1)
@@ -216,7 +216,7 @@ def test_wrn34_10_has_the_papers_checkpoint_size_and_its_own_initialisation() ->
 
 def test_initialisation_follows_the_outputs_of_a_convolution_and_zeroes_every_linear_bias() -> None:
     torch.manual_seed(0)
-    network = Composed(CIFAR10, residual_backbone(3, 64, (128,), 1), 128, WithHead())
+    network = Composed(CIFAR10, ResidualBackbone(3, 64, (128,), 1), 128, WithHead())
     initialise(network)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

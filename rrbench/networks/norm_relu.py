@@ -1,0 +1,111 @@
+"""Batch norm and ReLU in one pass over memory, forward and back, for gradients that end at the images.
+
+Between two convolutions a GPU waits for memory, so each function here reads and writes every number once: the sum of a
+block and its shortcut is formed on the way, what ReLU let through is worked out again instead of stored, and the
+statistics of a batch are two sums. Maps lie channels-last, so that they are a matrix of (positions, channels).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Norm(NamedTuple):
+    """A batch norm's own tensors, shared with it."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor  # running
+    variance: Tensor
+    eps: float
+    momentum: float
+
+    @classmethod
+    def of(cls, module: nn.BatchNorm2d) -> "Norm":
+        """Share a module's tensors."""
+        mean, variance, momentum = module.running_mean, module.running_var, module.momentum
+        assert mean is not None
+        assert variance is not None
+        assert momentum is not None
+        return cls(module.weight.detach(), module.bias.detach(), mean, variance, module.eps, momentum)
+
+
+class Seen(NamedTuple):
+    """What the way back needs of the way forward."""
+
+    maps: Tensor  # before the norm
+    mean: Tensor  # that was subtracted
+    inverse: Tensor  # one over the deviation that divided
+
+
+class Sums:
+    """Zeros that the norms of one pass add their sums to, filled by one kernel for all of them."""
+
+    SLOTS = 8  # places for each sum: adding to a single one, programs would wait for each other
+
+    def __init__(self, channels: int, device: torch.device) -> None:
+        self.zeros = torch.zeros(channels * self.SLOTS * 2, device=device)
+        self.used = 0
+
+    def take(self, channels: int) -> Tensor:
+        """Return zeros for one norm: for each slot and channel, two sums."""
+        start, self.used = self.used, self.used + channels * self.SLOTS * 2
+        return self.zeros[start : self.used]
+
+
+def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
+    """Return relu(norm(maps + skip)).
+
+    With `sums`, training: by the batch's own statistics, which move the running ones.
+    """
+    if maps.is_cuda:
+        from rrbench.networks import norm_relu_kernels
+
+        return norm_relu_kernels.forward(maps, skip, norm, sums)
+    total = maps if skip is None else maps + skip
+    wide = total.float()
+    mean, variance = norm.mean, norm.variance
+    if sums is not None:
+        mean, variance = wide.mean((0, 2, 3)), wide.var((0, 2, 3), correction=0)
+        rows = maps.numel() // maps.shape[1]
+        norm.mean.lerp_(mean, norm.momentum)
+        norm.variance.lerp_(variance * (rows / max(rows - 1, 1)), norm.momentum)
+    seen = Seen(total, mean.clone(), (variance + norm.eps).rsqrt())
+    return _normal(seen, norm).relu().to(maps.dtype), seen
+
+
+def backward(
+    gradient: Tensor,
+    seen: Seen,
+    norm: Norm,
+    sums: Sums | None,
+    *,
+    beside: Tensor | None = None,
+    past: Tensor | None = None,
+) -> Tensor:
+    """Return the gradient at `maps + skip`, given that of the result.
+
+    `beside` is another part of the result's gradient, `past` one that reached `maps + skip` by itself.
+    """
+    if gradient.is_cuda:
+        from rrbench.networks import norm_relu_kernels
+
+        return norm_relu_kernels.backward(gradient, seen, norm, sums, beside, past)
+    whole = gradient.float() if beside is None else gradient.float() + beside.float()
+    passed = whole * (_normal(seen, norm) > 0)
+    if sums is not None:
+        standard = (seen.maps.float() - _wide(seen.mean)) * _wide(seen.inverse)
+        along = (passed * standard).mean((0, 2, 3), keepdim=True)
+        passed = passed - passed.mean((0, 2, 3), keepdim=True) - standard * along
+    result = passed * _wide(seen.inverse * norm.weight)
+    return (result if past is None else result + past.float()).to(gradient.dtype)
+
+
+def _normal(seen: Seen, norm: Norm) -> Tensor:
+    scale = seen.inverse * norm.weight
+    return seen.maps.float() * _wide(scale) + _wide(norm.bias - seen.mean * scale)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.view(1, -1, 1, 1)

@@ -1,0 +1,264 @@
+"""`norm_relu` on a GPU, in Triton: each kernel takes tiles of (positions, channels) from maps laid channels-last."""
+
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+from rrbench.networks.norm_relu import Norm, Seen, Sums
+
+ROWS, SUM_ROWS = 64, 128  # positions that one program reads at once
+PROGRAMS = 528  # of a sum: four for each processor of an H200
+
+
+def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
+    """Do as `norm_relu.forward`."""
+    rows, channels, width = _shape(maps)
+    total = maps if skip is None else torch.empty_like(maps)
+    statistics, pair = norm.mean, (maps, maps if skip is None else skip)
+    if sums is not None:
+        statistics = sums.take(channels)
+        flags = (channels, skip is not None, width, SUM_ROWS, Sums.SLOTS)
+        _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags, num_warps=8)
+        pair, skip = (total, total), None
+    active, seen = torch.empty_like(maps), torch.empty(2, channels, device=maps.device)
+    _forward[(triton.cdiv(rows, ROWS), channels // width)](
+        *pair,
+        total,
+        active,
+        statistics,
+        *norm[:4],
+        seen,
+        rows,
+        norm.eps,
+        norm.momentum,
+        channels,
+        sums is not None,
+        skip is not None,
+        width,
+        ROWS,
+        Sums.SLOTS,
+    )
+    return active, Seen(total, seen[0], seen[1])
+
+
+def backward(
+    gradient: Tensor, seen: Seen, norm: Norm, sums: Sums | None, beside: Tensor | None, past: Tensor | None
+) -> Tensor:
+    """Do as `norm_relu.backward`."""
+    maps, result = seen.maps, torch.empty_like(seen.maps)
+    rows, channels, width = _shape(maps)
+    given = (gradient, gradient if beside is None else beside)
+    constants = (seen.mean, seen.inverse, norm.weight, norm.bias)
+    statistics = norm.mean
+    if sums is not None:
+        statistics = sums.take(channels)
+        flags = (channels, beside is not None, width, SUM_ROWS, Sums.SLOTS)
+        _back_sums[_sum_grid(rows, channels, width)](*given, maps, *constants, statistics, rows, *flags, num_warps=8)
+    _backward[(triton.cdiv(rows, ROWS), channels // width)](
+        *given,
+        gradient if past is None else past,
+        maps,
+        *constants,
+        statistics,
+        result,
+        rows,
+        channels,
+        sums is not None,
+        beside is not None,
+        past is not None,
+        width,
+        ROWS,
+        Sums.SLOTS,
+    )
+    return result
+
+
+def _shape(maps: Tensor) -> tuple[int, int, int]:
+    """Return positions, channels, and how many channels one program takes: a power of two that divides them."""
+    if not maps.is_contiguous(memory_format=torch.channels_last):
+        raise ValueError("maps must lie channels-last")
+    channels = maps.shape[1]
+    return maps.numel() // channels, channels, min(channels & -channels, 64)
+
+
+def _sum_grid(rows: int, channels: int, width: int) -> tuple[int, int]:
+    groups = channels // width
+    return min(triton.cdiv(rows, SUM_ROWS), max(PROGRAMS // groups, 1)), groups
+
+
+@triton.jit
+def _sums(
+    maps,
+    skip,
+    total,
+    sums,
+    rows,
+    channels: tl.constexpr,
+    add: tl.constexpr,
+    width: tl.constexpr,
+    height: tl.constexpr,
+    slots: tl.constexpr,
+):
+    """Add maps and skip, and sum the result and its square over all positions."""
+    columns = tl.program_id(1) * width + tl.arange(0, width)
+    first = tl.zeros([height, width], tl.float32)
+    second = tl.zeros([height, width], tl.float32)
+    for start in range(tl.program_id(0) * height, rows, tl.num_programs(0) * height):
+        lines = start + tl.arange(0, height)
+        where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
+        inside = (lines < rows)[:, None]
+        value = tl.load(maps + where, inside, 0.0)
+        if add:
+            value = (value.to(tl.float32) + tl.load(skip + where, inside, 0.0).to(tl.float32)).to(value.dtype)
+            tl.store(total + where, value, inside)
+        wide = value.to(tl.float32)
+        first += wide
+        second += wide * wide
+    slot = sums + (tl.program_id(0) % slots) * 2 * channels
+    tl.atomic_add(slot + columns, tl.sum(first, 0))
+    tl.atomic_add(slot + channels + columns, tl.sum(second, 0))
+
+
+@triton.jit
+def _forward(
+    maps,
+    skip,
+    total,
+    active,
+    sums,
+    weight,
+    bias,
+    running_mean,
+    running_variance,
+    seen,
+    rows,
+    eps,
+    momentum,
+    channels: tl.constexpr,
+    training: tl.constexpr,
+    add: tl.constexpr,
+    width: tl.constexpr,
+    height: tl.constexpr,
+    slots: tl.constexpr,
+):
+    """Normalise and rectify; the first program of each column notes the statistics."""
+    columns = tl.program_id(1) * width + tl.arange(0, width)
+    lines = tl.program_id(0) * height + tl.arange(0, height)
+    where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
+    inside = (lines < rows)[:, None]
+    value = tl.load(maps + where, inside, 0.0)
+    if training:
+        places = sums + tl.arange(0, slots)[:, None] * 2 * channels + columns[None, :]
+        mean = tl.sum(tl.load(places), 0) / rows
+        variance = tl.maximum(tl.sum(tl.load(places + channels), 0) / rows - mean * mean, 0.0)
+    else:
+        mean = tl.load(running_mean + columns)
+        variance = tl.load(running_variance + columns)
+    inverse = tl.rsqrt(variance + eps)
+    if tl.program_id(0) == 0:
+        tl.store(seen + columns, mean)
+        tl.store(seen + channels + columns, inverse)
+        if training:
+            old_mean = tl.load(running_mean + columns)
+            old_variance = tl.load(running_variance + columns)
+            unbiased = variance * (rows / tl.maximum(rows - 1, 1))
+            tl.store(running_mean + columns, old_mean + momentum * (mean - old_mean))
+            tl.store(running_variance + columns, old_variance + momentum * (unbiased - old_variance))
+    scale = inverse * tl.load(weight + columns)
+    shift = tl.load(bias + columns) - mean * scale
+    if add:
+        value = (value.to(tl.float32) + tl.load(skip + where, inside, 0.0).to(tl.float32)).to(value.dtype)
+        tl.store(total + where, value, inside)
+    result = value.to(tl.float32) * scale[None, :] + shift[None, :]
+    # Not a maximum: that would turn a NaN into 0.
+    result = tl.where(result <= 0.0, 0.0, result)
+    tl.store(active + where, result.to(value.dtype), inside)
+
+
+@triton.jit
+def _back_sums(
+    gradient,
+    beside,
+    maps,
+    seen_mean,
+    seen_inverse,
+    weight,
+    bias,
+    sums,
+    rows,
+    channels: tl.constexpr,
+    has_beside: tl.constexpr,
+    width: tl.constexpr,
+    height: tl.constexpr,
+    slots: tl.constexpr,
+):
+    """Sum the gradient that ReLU lets through, and its product with the normalised maps."""
+    columns = tl.program_id(1) * width + tl.arange(0, width)
+    mean = tl.load(seen_mean + columns)[None, :]
+    inverse = tl.load(seen_inverse + columns)[None, :]
+    scale = inverse * tl.load(weight + columns)[None, :]
+    shift = tl.load(bias + columns)[None, :] - mean * scale
+    first = tl.zeros([height, width], tl.float32)
+    second = tl.zeros([height, width], tl.float32)
+    for start in range(tl.program_id(0) * height, rows, tl.num_programs(0) * height):
+        lines = start + tl.arange(0, height)
+        where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
+        inside = (lines < rows)[:, None]
+        value = tl.load(maps + where, inside, 0.0).to(tl.float32)
+        slope = tl.load(gradient + where, inside, 0.0).to(tl.float32)
+        if has_beside:
+            slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
+        slope = tl.where(value * scale + shift > 0, slope, 0.0)
+        first += slope
+        second += slope * (value - mean) * inverse
+    slot = sums + (tl.program_id(0) % slots) * 2 * channels
+    tl.atomic_add(slot + columns, tl.sum(first, 0))
+    tl.atomic_add(slot + channels + columns, tl.sum(second, 0))
+
+
+@triton.jit
+def _backward(
+    gradient,
+    beside,
+    past,
+    maps,
+    seen_mean,
+    seen_inverse,
+    weight,
+    bias,
+    sums,
+    result,
+    rows,
+    channels: tl.constexpr,
+    training: tl.constexpr,
+    has_beside: tl.constexpr,
+    has_past: tl.constexpr,
+    width: tl.constexpr,
+    height: tl.constexpr,
+    slots: tl.constexpr,
+):
+    """Take a gradient back through ReLU and norm."""
+    columns = tl.program_id(1) * width + tl.arange(0, width)
+    lines = tl.program_id(0) * height + tl.arange(0, height)
+    where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
+    inside = (lines < rows)[:, None]
+    mean = tl.load(seen_mean + columns)[None, :]
+    inverse = tl.load(seen_inverse + columns)[None, :]
+    scale = inverse * tl.load(weight + columns)[None, :]
+    shift = tl.load(bias + columns)[None, :] - mean * scale
+    value = tl.load(maps + where, inside, 0.0).to(tl.float32)
+    given = tl.load(gradient + where, inside, 0.0)
+    slope = given.to(tl.float32)
+    if has_beside:
+        slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
+    slope = tl.where(value * scale + shift > 0, slope, 0.0)
+    if training:
+        places = sums + tl.arange(0, slots)[:, None] * 2 * channels + columns[None, :]
+        first = (tl.sum(tl.load(places), 0) / rows)[None, :]
+        second = (tl.sum(tl.load(places + channels), 0) / rows)[None, :]
+        slope = slope - first - (value - mean) * inverse * second
+    slope = slope * scale
+    if has_past:
+        slope += tl.load(past + where, inside, 0.0).to(tl.float32)
+    tl.store(result + where, slope.to(given.dtype), inside)

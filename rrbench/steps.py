@@ -1,0 +1,107 @@
+"""One step of training: PyTorch's plain way, and on a GPU the same step captured once and replayed.
+
+At a batch of 128 a GPU waits for Python to launch its kernels: a captured step is launched as a whole. The numbers are
+the plain step's: the same functions are captured, and the random numbers are taken from keys that change on the device.
+"""
+
+import threading
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rrbench.augment import augment
+from rrbench.cells import Training
+from rrbench.devices import Instrumented
+from rrbench.draws import ReplayedDraws, derive
+from rrbench.errors import first_line
+from rrbench.progress import Report
+from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
+
+WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
+_CAPTURING = threading.Lock()  # one capture at a time: others may go on replaying
+
+
+@dataclass
+class Step:
+    """Takes steps of SGD on the inputs at given positions."""
+
+    framework: Framework
+    rejector: Rejector
+    network: Instrumented
+    optimizer: torch.optim.SGD
+    info: DataInfo
+    data: Batch
+    total: Tensor = field(init=False)  # loss of this epoch so far, summed over its inputs
+
+    def __post_init__(self) -> None:
+        self.total = torch.zeros((), dtype=torch.float64, device=self.data.labels.device)
+        self._shifts, self._draws = ReplayedDraws(0), ReplayedDraws(0)
+
+    def begin(self, training: Training, epoch: int) -> None:
+        """Start an epoch: its own random numbers, and no loss yet."""
+        self._shifts.follow(derive(training.seed, "augment", epoch))
+        self._draws.follow(derive(training.seed, "train", epoch))
+        self.total.zero_()
+
+    def take(self, positions: Tensor, rate: float) -> None:
+        """Take one step."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self._step(positions)
+
+    def _step(self, positions: Tensor) -> None:
+        self.network.refresh()
+        batch = augment(self.data.at(positions), self.info, self._shifts)
+        loss = self.framework(Victim(self.network, self.rejector), batch, self._draws)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.total += loss.detach() * len(positions)
+
+
+@dataclass
+class CapturedStep(Step):
+    """Replays a step for full batches, captured anew for another learning rate; the last small batch goes plainly."""
+
+    batch: int
+    report: Report
+    name: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._positions = torch.zeros(self.batch, dtype=torch.int64, device=self.data.labels.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._rate, self._warmed, self._is_refused = 0.0, 0, False
+
+    def take(self, positions: Tensor, rate: float) -> None:
+        """Take one step."""
+        if len(positions) != self.batch or self._is_refused:
+            return super().take(positions, rate)
+        self._positions.copy_(positions)
+        if self._warmed < WARM:
+            self._warmed += 1
+            return super().take(self._positions, rate)
+        if self._graph is None or rate != self._rate:
+            self._capture(rate)
+        if self._graph is None:
+            return super().take(self._positions, rate)
+        return self._graph.replay()
+
+    def _capture(self, rate: float) -> None:
+        """Record a step; one that waits for the device in between cannot be, and is taken plainly from then on."""
+        graph, self._rate = torch.cuda.CUDAGraph(), rate
+        self._graph = None
+        try:
+            with _CAPTURING:
+                stream = torch.cuda.current_stream()
+                stream.synchronize()
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    super().take(self._positions, rate)
+        except RuntimeError as error:
+            self._is_refused = True
+            self.report.line(
+                f"{self.name}: its step cannot be captured, training goes on plainly ({first_line(error)})"
+            )
+        else:
+            self._graph = graph
