@@ -62,10 +62,10 @@ def train(
     device: torch.device,
     precision: Precision,
     report: Report,
-) -> None:
-    """Train one network to the end of its recipe, from where an earlier run was interrupted."""
+) -> list[float]:
+    """Train one network to the end of its recipe, from where an earlier run ended; return each epoch's seconds."""
     with tf32(precision == "tf32"), _own_stream(device):
-        _train(training, load, files, device, precision, report)
+        return _train(training, load, files, device, precision, report)
 
 
 @contextmanager
@@ -91,13 +91,13 @@ def _train(
     device: torch.device,
     precision: Precision,
     report: Report,
-) -> None:
+) -> list[float]:
     info = build(DataSource, training.dataset).info
     rejector = build(Rejector, training.rejector)
     framework = build(Framework, training.framework)
     network = place(build_network(training, info, rejector), device)
     model = Instrumented(network, precision, twin=make_twin(network, precision, device))
-    state = State(network, _optimizer(network, training.recipe))
+    state = State(network, make_optimizer(network, training.recipe))
     if files.resume.is_file():
         _resume(state, files.resume, training)
         report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
@@ -125,6 +125,7 @@ def _train(
         # Said, not written into the checkpoint: the same training must give the same file.
         report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
     _finish(training, state, files, load("test"), precision)
+    return seconds
 
 
 def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:
@@ -140,7 +141,8 @@ def learning_rate(recipe: Recipe, epoch: int, batch_index: int, batches: int) ->
     return recipe.learning_rate * 0.1 ** sum(share >= drop for drop in recipe.drops)
 
 
-def _optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
+def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
+    """Return SGD with momentum, and weight decay on every parameter."""
     return torch.optim.SGD(
         network.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )

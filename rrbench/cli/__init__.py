@@ -5,7 +5,7 @@ import warnings
 
 import typer
 
-from rrbench.cli import data, listing, new, run, table, train, verify
+from rrbench.cli import bench, data, listing, new, run, table, train, verify
 from rrbench.errors import CellError, UseError
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
@@ -23,6 +23,7 @@ app.command("train")(train.train)
 app.command("table")(table.table)
 app.command("list")(listing.show)
 app.command("verify")(verify.verify)
+app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
 app.add_typer(new.app, name="new")
 

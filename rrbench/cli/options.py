@@ -1,9 +1,12 @@
 """Options that several commands share."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rrbench.errors import UseError
 
 Rejectors = Annotated[str | None, typer.Option(help="Rejectors, such as rr,ebd or rr(tau=0.5); or all.")]
 Attacks = Annotated[str | None, typer.Option(help="Attacks, such as pgd100,adaptive; or all. Clean is always run.")]
@@ -15,3 +18,12 @@ Out = Annotated[Path, typer.Option(help="Work folder; finished work in it is use
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; before $RRBENCH_DATA and the cache.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[str, typer.Option(help="Of training and attacks: auto, fp32, tf32 or bf16. Verdicts are fp32.")]
+
+
+def some_of(option: str, text: str, known: Iterable[str]) -> list[str]:
+    """Read a list of words that must all be known."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = [word for word in found if word not in known]
+    if wrong or not found:
+        raise UseError(f"{option} takes {', '.join(known)}; not {', '.join(wrong) or 'nothing'}")
+    return found

@@ -1,0 +1,235 @@
+"""PGD and AutoAttack, ours and other people's, on one network and the same images."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.batching import batch_size
+from rrbench.bench.measurement import OURS, Measurement, timed
+from rrbench.config import Config
+from rrbench.devices import Instrumented, Precision, describe, tf32
+from rrbench.draws import HashedDraws
+from rrbench.evaluation import Subject, certainties, to_numpy
+from rrbench.metrics import measure
+from rrbench.modes import frozen
+from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
+from rrbench.registry import build, choose
+
+STEPS = 20
+SMALL, LARGE = 128, 1000  # batches of the others: the authors' own, and one that suits a GPU
+PACKAGE_BATCH = 500  # of AutoAttack's package
+PEERS = {"foolbox": "foolbox", "torchattacks": "torchattacks", "autoattack": "pyautoattack"}  # and their packages
+
+Loop = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (logits, images, labels) -> moved images
+
+
+def installed() -> frozenset[str]:
+    """Return the peers whose packages are there."""
+    return frozenset(name for name, package in PEERS.items() if find_spec(package) is not None)
+
+
+class Logits(nn.Module):
+    """A network as others want it: images in, logits out."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.network(images).logits
+        return logits
+
+
+class Run(NamedTuple):
+    """What an implementation made of a batch, and what it took."""
+
+    images: Tensor
+    seconds: float
+    memory: float | None
+    size: int  # of its batches
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What all are measured on."""
+
+    subject: Subject
+    rejector: Rejector
+    budget: Budget
+    step: Fraction
+    config: Config
+    peak: float | None  # bf16 operations a second, in one large product of matrices
+    operations: float  # of one gradient
+
+    def ours(self, attack: str, batch: Batch, precision: Precision, *, warm: bool = True) -> Run:
+        """Run one of our attacks as `rrbench run` does."""
+        built = build(Attack, choose("attack", attack, self.config, ""))
+        counted = Instrumented(self.subject.attackable(precision), precision)
+        victim, draws = Victim(counted, self.rejector), HashedDraws(0)
+        size = min(batch_size(self.subject.device), batch.size)
+        with frozen(counted), tf32(precision == "tf32"):
+            return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, warm=warm)
+
+    def theirs(self, loop: Loop, batch: Batch, size: int) -> Run:
+        """Run somebody else's loop on the network as it is, in float32."""
+        logits = Logits(self.subject.network).eval()
+        try:
+            return self._run(
+                batch, min(size, batch.size), lambda part: loop(logits, part.images, part.labels), warm=True
+            )
+        finally:
+            self.subject.network.zero_grad(set_to_none=True)
+
+    def _run(self, batch: Batch, size: int, work: Callable[[Batch], Tensor], *, warm: bool) -> Run:
+        def all_of_it() -> Tensor:
+            return torch.cat([work(batch.at(slice(start, start + size))) for start in range(0, batch.size, size)])
+
+        if warm:
+            work(batch.at(slice(size)))
+        return Run(*timed(all_of_it, self.subject.device), size)
+
+    def line(self, what: str, name: str, precision: str, batch: Batch, run: Run, gradients: int | None) -> Measurement:
+        """Say how fast and how strong a run was; `gradients` an image."""
+        rate = gradients * batch.size / run.seconds if gradients else None
+        right = self.subject.judge(run.images).logits.argmax(1) == batch.labels
+        return Measurement(
+            what=what,
+            implementation=name,
+            device=describe(self.subject.device),
+            batch=run.size,
+            precision=precision,
+            gradients_per_second=rate,
+            robust_accuracy=100 * float(right.double().mean()),
+            share_of_peak=rate * self.operations / self.peak if rate and self.peak else None,
+            seconds=run.seconds,
+            peak_memory_gib=run.memory,
+        )
+
+
+def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
+    """Measure PGD with the same steps and budget; each implementation first takes a batch unmeasured."""
+    test, eps, step = arena.subject.test(), arena.budget.eps, float(arena.step)
+    what, text = f"pgd{STEPS}", f"pgd{STEPS}(step={arena.step},keep=last,select=ce)"
+    precision, runs = arena.subject.precision, dict[Precision, Run]()
+    for each in dict.fromkeys([precision, "fp32"]):
+        runs[each] = arena.ours(text, test, each)
+        yield arena.line(what, OURS if each == precision else f"{OURS} in {each}", each, test, runs[each], STEPS)
+    loops: list[tuple[str, Loop, int]] = [
+        ("authors' loop", _script(eps, step, is_frozen=False), SMALL),
+        ("plain loop", _script(eps, step, is_frozen=True), LARGE),
+    ]
+    if "foolbox" in peers:
+        loops += [("foolbox", _foolbox(eps, step), size) for size in (SMALL, LARGE)]
+    if "torchattacks" in peers:
+        loops += [("torchattacks", _torchattacks(eps, step), size) for size in (SMALL, LARGE)]
+    for name, loop, size in loops:
+        yield arena.line(what, name, "fp32", test, arena.theirs(loop, test, size), STEPS)
+    if len(runs) > 1:
+        yield _agreement(arena, test, runs[precision], runs["fp32"])
+
+
+def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
+    """Say how far the metrics of an attack in short precision are from those of the same attack in float32."""
+    found = []
+    for run in (short, exact):
+        outputs = arena.subject.judge(run.images)
+        certainty = certainties(arena.rejector, outputs, test.labels)
+        metrics = measure(
+            to_numpy(test.labels),
+            to_numpy(outputs.logits),
+            certainty,
+            rule="quantile",
+            threshold=None,
+            deploy_mask=np.ones(test.size, dtype=np.bool_),
+            resamples=0,
+            seed=0,
+        )
+        found.append({name: getattr(metrics, name) for name in ("acc_all", "acc_tpr95", "auc")})
+    texts = [f"{name} {found[0][name]:.4g} against {found[1][name]:.4g}" for name in found[0]]
+    return f"attacked in {arena.subject.precision} and in fp32, judged by {arena.rejector}: {', '.join(texts)}"
+
+
+def _script(eps: float, step: float, *, is_frozen: bool) -> Loop:
+    """Return PGD as papers' scripts write it; not frozen, every step also computes the weights' gradients."""
+
+    def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        delta = (images + torch.empty_like(images).uniform_(-eps, eps)).clamp(0, 1) - images
+        for _ in range(STEPS):
+            delta.requires_grad_()
+            loss = F.cross_entropy(logits(images + delta), labels)
+            if is_frozen:
+                (gradient,) = torch.autograd.grad(loss, delta)
+            else:
+                loss.backward()
+                assert delta.grad is not None
+                gradient = delta.grad
+            moved = (delta.detach() + step * gradient.sign()).clamp(-eps, eps)
+            delta = (images + moved).clamp(0, 1) - images
+        return images + delta
+
+    def held(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        with frozen(logits):
+            return run(logits, images, labels)
+
+    return held if is_frozen else run
+
+
+def _foolbox(eps: float, step: float) -> Loop:
+    import foolbox
+
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=step, steps=STEPS, random_start=True)
+
+    def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        model = foolbox.models.pytorch.PyTorchModel(logits, bounds=(0, 1), device=images.device)
+        moved: Tensor = attack(model, images, labels, epsilons=eps)[1]
+        return moved
+
+    return run
+
+
+def _torchattacks(eps: float, step: float) -> Loop:
+    import torchattacks
+
+    def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        moved: Tensor = torchattacks.PGD(logits, eps=eps, alpha=step, steps=STEPS, random_start=True)(images, labels)
+        return moved
+
+    return run
+
+
+def autoattack(arena: Arena, peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
+    """Measure AutoAttack `standard`: ours on every image, then both on the first `count`."""
+    test, precision = arena.subject.test(), arena.subject.precision
+    for total in dict.fromkeys([test.size, min(count, test.size)]):
+        part = test.at(slice(total))
+        run = arena.ours("autoattack(version=standard)", part, precision, warm=False)
+        yield arena.line(f"autoattack of {total}", OURS, precision, part, run, None)
+    if "autoattack" in peers:
+        part = test.at(slice(count))
+        run = arena.theirs(_package(arena), part, PACKAGE_BATCH)
+        yield arena.line(f"autoattack of {part.size}", "pyautoattack", "fp32", part, run, None)
+
+
+def _package(arena: Arena) -> Loop:
+    from pyautoattack import AutoAttack
+
+    norm = {"linf": "Linf", "l2": "L2"}[arena.budget.norm]
+
+    def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        with frozen(logits), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            device = arena.subject.device
+            package: Any = AutoAttack(logits, norm=norm, eps=arena.budget.eps, device=device, seed=0)
+            moved: Tensor = package.run_standard_evaluation(images, labels, batch_size=PACKAGE_BATCH)
+        return moved
+
+    return run

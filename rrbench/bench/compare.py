@@ -1,0 +1,75 @@
+"""The whole comparison: what it is made on, and its parts one after the other."""
+
+from collections.abc import Collection, Iterator
+from fractions import Fraction
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from rrbench.api import Job
+from rrbench.bench import attacks
+from rrbench.bench.measurement import Measurement, timed
+from rrbench.bench.training import training
+from rrbench.devices import describe
+from rrbench.evaluation import Subject
+from rrbench.modes import frozen
+from rrbench.protocols import Rejector
+from rrbench.registry import build
+
+PARTS = ("pgd", "training", "autoattack")
+SIDE = 8192  # of the square matrices whose product gives the card's own rate
+PRODUCTS = 20
+
+
+def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
+    """Measure the parts asked for; a string is a remark for the reader."""
+    cell = next(cell for cell in job.plan.cells if cell.budget is not None)
+    runner = job.runner
+    peak = matrix_rate(runner.device)
+    if peak:
+        yield Measurement(
+            "matrix product",
+            "torch",
+            describe(runner.device),
+            SIDE,
+            "bf16",
+            share_of_peak=1.0,
+            seconds=2 * SIDE**3 / peak,
+        )
+    if set(parts) & {"pgd", "autoattack"}:
+        runner.store.prepare()
+        subject = runner.subject(cell, runner.checkpoint(cell.training))
+        assert cell.budget is not None
+        step = dict(cell.attack.settings)["step"]
+        assert isinstance(step, Fraction)
+        rejector = build(Rejector, cell.rejector)
+        arena = attacks.Arena(subject, rejector, cell.budget, step, job.config, peak, operations(subject))
+        if "pgd" in parts:
+            yield from attacks.pgd(arena, peers)
+    if "training" in parts:
+        yield from training(runner, cell.training)
+    if "autoattack" in parts:
+        yield from attacks.autoattack(arena, peers, count)
+
+
+def matrix_rate(device: torch.device) -> float | None:
+    """Return a GPU's bf16 operations a second on random data."""
+    if device.type != "cuda":
+        return None
+    left, right = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
+
+    def multiply() -> None:
+        for _ in range(PRODUCTS):
+            torch.mm(left, right)
+
+    multiply()
+    _, seconds, _ = timed(multiply, device)
+    return 2 * SIDE**3 * PRODUCTS / seconds
+
+
+def operations(subject: Subject) -> float:
+    """Count the operations of one image's gradient, forward and back, as PyTorch's own counter does."""
+    image = subject.test().images[:1].clone().requires_grad_()
+    with frozen(subject.network), FlopCounterMode(display=False) as counter:
+        subject.network(image).logits.sum().backward()
+    return float(counter.get_total_flops())

@@ -1,0 +1,100 @@
+"""One line of a speed comparison, and the tables made of such lines."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from time import perf_counter
+from typing import TypeVar
+
+import torch
+
+from rrbench.tables import render
+
+OURS = "rrbench"
+GIB = 2**30
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The columns of `results/bench/*.csv`, in their order; what does not apply is empty."""
+
+    what: str
+    implementation: str
+    device: str
+    batch: int | None = None
+    precision: str = ""
+    gradients_per_second: float | None = None
+    ratio: float | None = None  # ours over this one, in speed
+    robust_accuracy: float | None = None  # percent, by a fresh pass in float32
+    share_of_peak: float | None = None  # of the card's own rate of multiplying matrices in bf16
+    seconds: float | None = None
+    peak_memory_gib: float | None = None
+
+
+def timed(work: Callable[[], Result], device: torch.device) -> tuple[Result, float, float | None]:
+    """Return what `work` gives, its seconds with the device's work done, and on a GPU the peak of memory in GiB."""
+    if device.type != "cuda":
+        begin = perf_counter()
+        return work(), perf_counter() - begin, None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    begin = perf_counter()
+    result = work()
+    torch.cuda.synchronize(device)
+    return result, perf_counter() - begin, torch.cuda.max_memory_allocated(device) / GIB
+
+
+def with_ratios(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Fill in how many times faster our first line of the same `what` is: by gradients a second, else by seconds."""
+    ours: dict[str, Measurement] = {}
+    for each in measurements:
+        if each.implementation == OURS:
+            ours.setdefault(each.what, each)
+    return [replace(each, ratio=_ratio(ours.get(each.what), each)) for each in measurements]
+
+
+def _ratio(ours: Measurement | None, other: Measurement) -> float | None:
+    if ours is None:
+        return None
+    if ours.gradients_per_second and other.gradients_per_second:
+        return ours.gradients_per_second / other.gradients_per_second
+    return other.seconds / ours.seconds if ours.seconds and other.seconds else None
+
+
+FORMATS = {
+    "gradients_per_second": "{:.0f}",
+    "ratio": "{:.2f}",
+    "robust_accuracy": "{:.2f}",
+    "share_of_peak": "{:.3f}",
+    "seconds": "{:.3f}",
+    "peak_memory_gib": "{:.2f}",
+}
+
+
+def to_csv(measurements: Sequence[Measurement]) -> str:
+    """Write the lines as CSV."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Measurement)])
+    writer.writerows(_texts(each) for each in measurements)
+    return buffer.getvalue()
+
+
+def to_text(measurements: Sequence[Measurement]) -> str:
+    """Lay the lines out for a screen."""
+    header = ["what", "implementation", "batch", "precision", "gradients/s", "ratio", "robust", "of peak", "s", "GiB"]
+    lines = [
+        [text for name, text in zip(_names(), _texts(each), strict=True) if name != "device"] for each in measurements
+    ]
+    return render(header, lines, "text")
+
+
+def _names() -> list[str]:
+    return [field.name for field in fields(Measurement)]
+
+
+def _texts(measurement: Measurement) -> list[str]:
+    values = asdict(measurement).items()
+    return ["" if value is None else FORMATS.get(name, "{}").format(value) for name, value in values]

@@ -1,0 +1,86 @@
+"""Seconds an epoch: the plain step, ours alone, and several trainings side by side."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rrbench.bench.measurement import OURS, Measurement, timed
+from rrbench.cells import Training
+from rrbench.devices import Instrumented, describe, place
+from rrbench.engines.beside import beside, default_jobs
+from rrbench.protocols import DataSource, Framework, Rejector
+from rrbench.registry import build
+from rrbench.runner import Runner
+from rrbench.steps import Step
+from rrbench.train import Files, build_network, make_optimizer, train
+
+PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
+EPOCHS = 2  # of ours: the first also captures
+
+
+def training(runner: Runner, example: Training) -> Iterator[Measurement]:
+    """Measure an epoch of one training with its choice of epoch; the plain step without."""
+    gradients = build(Framework, example.framework).gradients_per_image()
+    size = runner.data(example.dataset, "train").size
+
+    def line(name: str, seconds: float, memory: float | None) -> Measurement:
+        return Measurement(
+            what="training",
+            implementation=name,
+            device=describe(runner.device),
+            batch=example.recipe.batch,
+            precision=runner.precision,
+            gradients_per_second=gradients * size / seconds,
+            seconds=seconds,
+            peak_memory_gib=memory,
+        )
+
+    for jobs in dict.fromkeys([1, default_jobs(runner.device)]):
+        seconds, memory = _epoch_seconds(runner, example, jobs)
+        yield line(OURS if jobs == 1 else f"{OURS}, {jobs} side by side", seconds / jobs, memory)
+    yield line("plain step", *_plain_seconds(runner, example))
+
+
+def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float, float | None]:
+    """Return the seconds of the last epoch while `jobs` trainings of other seeds run at once."""
+    recipe = replace(example.recipe, epochs=EPOCHS)
+    trainings = [replace(example, recipe=recipe, seed=seed) for seed in range(jobs)]
+    with TemporaryDirectory() as folder:
+
+        def work(each: Training) -> list[float]:
+            path = Path(folder) / str(each.seed)
+            files = Files(path / "chosen.safetensors", path / "last.safetensors", path / "resume.safetensors")
+            path.mkdir()
+            return train(
+                each,
+                lambda split: runner.data(each.dataset, split),
+                files,
+                device=runner.device,
+                precision=runner.precision,
+                report=runner.report,
+            )
+
+        seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
+    return sum(each[-1] for each in seconds) / jobs, memory
+
+
+def _plain_seconds(runner: Runner, example: Training) -> tuple[float, float | None]:
+    """Return the seconds of an epoch of plain steps: neither captured nor through a twin."""
+    info, data = build(DataSource, example.dataset).info, runner.data(example.dataset, "train")
+    rejector = build(Rejector, example.rejector)
+    network = place(build_network(example, info, rejector), runner.device)
+    model = Instrumented(network, runner.precision).train()
+    optimizer = make_optimizer(network, example.recipe)
+    step = Step(build(Framework, example.framework), rejector, model, optimizer, info, data)
+    pieces = data.ids.argsort().split(example.recipe.batch)
+    pieces = [piece for piece in pieces if len(piece) == example.recipe.batch][:PLAIN_STEPS]
+    step.begin(example, 0)
+
+    def take() -> None:
+        for piece in pieces:
+            step.take(piece, example.recipe.learning_rate)
+
+    step.take(pieces[0], example.recipe.learning_rate)
+    _, seconds, memory = timed(take, runner.device)
+    return seconds / len(pieces) * (data.size / example.recipe.batch), memory

@@ -1,0 +1,78 @@
+"""`rrbench bench`: how fast this device attacks and trains, ours against others."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rrbench.cli import options
+from rrbench.errors import UseError
+
+
+def bench(
+    parts: Annotated[str, typer.Option(help="Of pgd, training, autoattack.")] = "pgd,training,autoattack",
+    peers: Annotated[
+        str | None, typer.Option(help="Of foolbox, torchattacks, autoattack; by default all that are installed.")
+    ] = None,
+    dataset: options.Dataset = None,
+    network: options.Network = None,
+    rejector: Annotated[str, typer.Option(help="Whose network is attacked and trained, by PGD-AT.")] = "rr",
+    preset: options.Preset = "quick",
+    out: options.Out = Path("runs"),
+    data_dir: options.DataDir = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    zoo: Annotated[bool, typer.Option("--zoo", help="Use checkpoints of $RRBENCH_ZOO or results/zoo.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first N test inputs.")] = None,
+    count: Annotated[int, typer.Option(help="Test inputs that AutoAttack's own package gets: it is slow.")] = 500,
+    csv: Annotated[Path | None, typer.Option(help="Write the table here too, as CSV.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw gradients a second here: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Compare speeds on the device at hand; the network is trained first where there is no checkpoint.
+
+    Example: rrbench bench --parts pgd --peers foolbox
+    """
+    from rrbench.api import prepare
+    from rrbench.bench.attacks import PEERS, installed
+    from rrbench.bench.compare import PARTS, compare
+    from rrbench.bench.measurement import Measurement, to_csv, to_text, with_ratios
+    from rrbench.files import write_bytes
+    from rrbench.progress import reporter
+
+    wanted = options.some_of("--parts", parts, PARTS)
+    rivals = (
+        installed() if peers is None else frozenset(options.some_of("--peers", peers, PEERS)) if peers else frozenset()
+    )
+    missing = sorted(rivals - installed())
+    if missing:
+        raise UseError(f"not installed: {', '.join(PEERS[name] for name in missing)}")
+    report = reporter()
+    job = prepare(
+        rejector,
+        "pgd20",
+        dataset=dataset,
+        network=network,
+        frameworks="pgd-at",
+        preset=preset,
+        out=out,
+        data_dir=data_dir,
+        device=device,
+        precision=precision,
+        zoo=zoo,
+        limit=limit,
+        report=report,
+    )
+    measured, remarks = [], []
+    for found in compare(job, wanted, rivals, count):
+        if isinstance(found, Measurement):
+            measured.append(found)
+            report.line(f"{found.what}, {found.implementation}: {found.seconds:.2f} s")
+        else:
+            remarks.append(found)
+        if csv is not None:
+            write_bytes(csv, to_csv(with_ratios(measured)).encode())
+    print("\n".join([to_text(with_ratios(measured)), *remarks]))
+    if plot is not None:
+        from rrbench.bench.plot import draw
+
+        draw(with_ratios(measured), plot)

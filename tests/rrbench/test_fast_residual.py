@@ -1,0 +1,134 @@
+"""A twin answers as its network does, with the same gradient and the same running statistics, on a CPU and on a GPU."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rrbench.networks import norm_relu
+from rrbench.networks.composed import Composed
+from rrbench.networks.norm_relu import Norm, Sums
+from rrbench.networks.preact_resnet import ResidualBackbone
+from rrbench.protocols import DataInfo
+from rrbench_baselines.rr import RR
+
+INFO = DataInfo(classes=4, shape=(3, 9, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")],
+    ),
+]
+
+
+def make_network(device: str, *, training: bool) -> Composed:
+    """A small residual network with odd sizes, strides and statistics that are not those of the start."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = Composed(INFO, ResidualBackbone(3, 16, (16, 32), 2), 32, RR()).to(device)
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with torch.no_grad():
+            for module in network.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.weight.uniform_(0.5, 1.5)
+                    module.bias.normal_(0, 0.3)
+                    module.running_mean.normal_(0, 0.1)  # type: ignore[operator, union-attr]
+                    module.running_var.uniform_(0.5, 2)  # type: ignore[operator, union-attr]
+    return network.train(training)
+
+
+def images(device: str) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(6, 3, 9, 8, generator=generator).to(device)
+
+
+def slope(network: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
+    given = given.clone().requires_grad_()
+    outputs = network(given)
+    value = outputs.logits[:, 0].sum() + outputs.head.square().sum()
+    (gradient,) = torch.autograd.grad(value, given)
+    return torch.cat([outputs.features, outputs.logits, outputs.head], 1).detach(), gradient
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_twin_answers_and_slopes_as_its_network(device: str, training: bool) -> None:
+    network = make_network(device, training=training)
+    reference = copy.deepcopy(network)
+    twin = network.twin(torch.float32)
+    assert twin is not None
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        expected, found = slope(reference, images(device)), slope(twin, images(device))
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-5)
+    for name, buffer in reference.named_buffers():
+        if "num_batches" not in name:  # a counter that nobody reads
+            torch.testing.assert_close(dict(network.named_buffers())[name], buffer, rtol=1e-4, atol=1e-5)
+    changed = any(
+        not torch.equal(buffer, fresh)
+        for (name, buffer), fresh in zip(
+            network.named_buffers(), make_network(device, training=training).buffers(), strict=True
+        )
+        if "running" in name
+    )
+    assert changed == training
+
+
+def test_a_twin_asks_for_no_gradient_on_weights_and_follows_them_when_refreshed() -> None:
+    network = make_network("cpu", training=False)
+    twin = network.twin(torch.float32)
+    assert twin is not None
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.05)
+        twin.refresh()
+        torch.testing.assert_close(twin(images("cpu")).logits, network(images("cpu")).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_whose_backbone_has_no_twin_has_none() -> None:
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5))
+    assert Composed(INFO, backbone, 5, RR()).twin(torch.float32) is None
+
+
+@pytest.mark.parametrize("channels", [16, 64, 160])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("has_more", [True, False], ids=["sums", "alone"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool, channels: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+
+    def draw() -> Tensor:
+        drawn = torch.randn(3, channels, 5, 7, generator=generator).to(device)
+        return drawn.contiguous(memory_format=torch.channels_last)
+
+    module = nn.BatchNorm2d(channels).to(device).train(training)
+    with torch.no_grad():
+        module.weight.uniform_(0.5, 1.5)
+        module.bias.normal_()
+    shared = copy.deepcopy(module)
+    norm = Norm.of(shared)
+    maps, skip, gradient, beside, past = (draw() for _ in range(5))
+    sums = Sums(2 * channels, maps.device) if training else None
+    active, seen = norm_relu.forward(maps, skip if has_more else None, norm, sums)
+    found = norm_relu.backward(
+        gradient, seen, norm, sums, beside=beside if has_more else None, past=past if has_more else None
+    )
+    total = (maps + skip if has_more else maps).requires_grad_()
+    expected = module(total).relu()
+    (slope_there,) = torch.autograd.grad(expected, total, gradient + beside if has_more else gradient)
+    torch.testing.assert_close(active, expected.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, slope_there + past if has_more else slope_there, rtol=1e-3, atol=1e-4)
+    assert shared.running_var is not None
+    assert module.running_var is not None
+    torch.testing.assert_close(shared.running_var, module.running_var, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_nan_is_not_rectified_away(device: str) -> None:
+    norm = Norm.of(nn.BatchNorm2d(16).to(device))
+    maps = torch.full((1, 16, 2, 2), torch.nan, device=device).contiguous(memory_format=torch.channels_last)
+    assert bool(norm_relu.forward(maps, None, norm, None)[0].isnan().all())

@@ -1,0 +1,106 @@
+"""A captured step is the plain one: the same weights after the same batches, also when the rate changes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rrbench.cells import Training
+from rrbench.config import load_preset
+from rrbench.datasets.digits import Digits
+from rrbench.devices import Instrumented, make_twin, place
+from rrbench.draws import HashedDraws, ReplayedDraws
+from rrbench.frameworks.pgd_at import PgdAt
+from rrbench.frameworks.standard import Standard
+from rrbench.networks.composed import Composed
+from rrbench.networks.preact_resnet import ResidualBackbone
+from rrbench.plan import Request, make_plan
+from rrbench.progress import Silent
+from rrbench.protocols import Batch, Draws, Rejector, Victim
+from rrbench.registry import build
+from rrbench.steps import CapturedStep, Step
+from rrbench.train import make_optimizer
+
+
+class Spoken(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def a_training() -> Training:
+    plan = make_plan(Request(["rr"], ["clean"]), load_preset("quick"))
+    training = plan.cells[0].training
+    return replace(training, recipe=replace(training.recipe, batch=32))
+
+
+def steps_of(kind: type[Step], device: torch.device, *more: object, framework: object = None) -> Step:
+    training = a_training()
+    rejector = build(Rejector, training.rejector)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = Composed(Digits.info, ResidualBackbone(1, 16, (16, 32), 1), 32, rejector)
+    network = place(network, device)
+    model = Instrumented(network, "fp32", twin=make_twin(network, "fp32", device)).train()
+    data = Digits().load("train", ()).to(device)
+    optimizer = make_optimizer(network, training.recipe)
+    return kind(framework or PgdAt(), rejector, model, optimizer, Digits.info, data, *more)  # type: ignore[arg-type]
+
+
+def weights_after(step: Step, rates: list[float]) -> Tensor:
+    """Take one step for each rate, the last of them on a smaller batch, over two epochs, on a stream of its own."""
+    device = step.data.labels.device
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for epoch in range(2):
+            step.begin(a_training(), epoch)
+            for index, rate in enumerate(rates):
+                size = 20 if index == len(rates) - 1 else 32
+                step.take(torch.arange(size, device=device) + 32 * index, rate)
+        torch.cuda.synchronize()
+    return torch.cat([parameter.detach().flatten() for parameter in step.network.network.parameters()])
+
+
+def test_replayed_draws_are_the_hashed_ones_of_the_stream_they_follow() -> None:
+    ids = torch.arange(7)
+    replayed = ReplayedDraws(1)
+    first = replayed.uniform(ids, (3,), 0), replayed.normal(ids, (2, 2), 1)
+    replayed.follow(2)
+    second = replayed.uniform(ids, (3,), 0), replayed.normal(ids, (2, 2), 1)
+    for stream, found in ((1, first), (2, second)):
+        hashed = HashedDraws(stream)
+        assert torch.equal(found[0], hashed.uniform(ids, (3,), 0))
+        assert torch.equal(found[1], hashed.normal(ids, (2, 2), 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_step_is_the_plain_one() -> None:
+    device, rates = torch.device("cuda"), [0.1] * 6 + [0.01] * 2
+    report = Spoken()
+    plain = weights_after(steps_of(Step, device), rates)
+    captured = steps_of(CapturedStep, device, 32, report, "rr")
+    torch.testing.assert_close(weights_after(captured, rates), plain, rtol=1e-3, atol=1e-4)
+    assert report.lines == []
+    assert captured._graph is not None  # type: ignore[attr-defined]
+
+
+class Waiting(Standard):
+    """Looks at a number on the host in the middle of a step."""
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        loss = super().__call__(victim, batch, draws)
+        return loss * (1 if float(loss) > 0 else 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_that_waits_for_the_device_is_taken_plainly_and_said_so() -> None:
+    device, report = torch.device("cuda"), Spoken()
+    plain = weights_after(steps_of(Step, device, framework=Waiting()), [0.1] * 6)
+    step = steps_of(CapturedStep, device, 32, report, "rr", framework=Waiting())
+    torch.testing.assert_close(weights_after(step, [0.1] * 6), plain, rtol=1e-3, atol=1e-4)
+    assert len(report.lines) == 1
+    assert "cannot be captured" in report.lines[0]
