@@ -67,7 +67,7 @@ def tf32(enabled: bool) -> Iterator[None]:
 def make_twin(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module | None:
     """Return a network's twin for gradients that end at the images, where it brings one and a GPU gains by it."""
     make = getattr(network, "twin", None)
-    if make is None or device.type != "cuda" or find_spec("triton") is None:
+    if make is None or device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return None
     return cast(nn.Module | None, make(torch.bfloat16 if precision == "bf16" else torch.float32))
 
@@ -107,8 +107,12 @@ class Instrumented(nn.Module):
             self.gradients += images.shape[0]
             if self.watch:
                 images.register_hook(self._look)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            outputs = network(images)
+        if self.precision == "fp32":
+            with tf32(False):
+                outputs = network(images)
+        else:
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                outputs = network(images)
         return Outputs(*(part.float() for part in outputs))
 
     def _look(self, gradient: Tensor) -> None:

@@ -1,8 +1,9 @@
 """PGD and AutoAttack, ours and other people's, on one network and the same images."""
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -70,30 +71,27 @@ class Arena:
     peak: float | None  # bf16 operations a second, in one large product of matrices
     operations: float  # of one gradient
 
-    def ours(self, attack: str, batch: Batch, precision: Precision, *, warm: bool = True) -> Run:
+    def ours(self, attack: str, batch: Batch, precision: Precision, *, is_warmed: bool = True) -> Run:
         """Run one of our attacks as `rrbench run` does."""
         built = build(Attack, choose("attack", attack, self.config, ""))
         counted = Instrumented(self.subject.attackable(precision), precision)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
         size = min(batch_size(self.subject.device), batch.size)
         with frozen(counted), tf32(precision == "tf32"):
-            return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, warm=warm)
+            return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, is_warmed)
 
-    def theirs(self, loop: Loop, batch: Batch, size: int) -> Run:
-        """Run somebody else's loop on the network as it is, in float32."""
-        logits = Logits(self.subject.network).eval()
-        try:
-            return self._run(
-                batch, min(size, batch.size), lambda part: loop(logits, part.images, part.labels), warm=True
-            )
-        finally:
-            self.subject.network.zero_grad(set_to_none=True)
+    def theirs(self, loop: Loop, batch: Batch, size: int, *, is_warmed: bool = True) -> Run:
+        """Run somebody else's loop in PyTorch's default precision, on the network as anybody would load it."""
+        network = copy.deepcopy(self.subject.network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        logits = Logits(network).eval()
+        size = min(size, batch.size)
+        return self._run(batch, size, lambda part: loop(logits, part.images, part.labels), is_warmed)
 
-    def _run(self, batch: Batch, size: int, work: Callable[[Batch], Tensor], *, warm: bool) -> Run:
+    def _run(self, batch: Batch, size: int, work: Callable[[Batch], Tensor], is_warmed: bool) -> Run:
         def all_of_it() -> Tensor:
             return torch.cat([work(batch.at(slice(start, start + size))) for start in range(0, batch.size, size)])
 
-        if warm:
+        if is_warmed:
             work(batch.at(slice(size)))
         return Run(*timed(all_of_it, self.subject.device), size)
 
@@ -207,16 +205,18 @@ def _torchattacks(eps: float, step: float) -> Loop:
 
 
 def autoattack(arena: Arena, peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
-    """Measure AutoAttack `standard`: ours on every image, then both on the first `count`."""
+    """Measure AutoAttack `standard`: ours on every image, its package on the first `count`; the ratio is an image's."""
     test, precision = arena.subject.test(), arena.subject.precision
-    for total in dict.fromkeys([test.size, min(count, test.size)]):
-        part = test.at(slice(total))
-        run = arena.ours("autoattack(version=standard)", part, precision, warm=False)
-        yield arena.line(f"autoattack of {total}", OURS, precision, part, run, None)
+    ours = arena.ours("autoattack(version=standard)", test, precision, is_warmed=False)
+    yield replace(arena.line(f"autoattack of {test.size}", OURS, precision, test, ours, None), ratio=1.0)
     if "autoattack" in peers:
         part = test.at(slice(count))
-        run = arena.theirs(_package(arena), part, PACKAGE_BATCH)
-        yield arena.line(f"autoattack of {part.size}", "pyautoattack", "fp32", part, run, None)
+        what = f"autoattack of {part.size}"
+        first = arena.line(what, f"{OURS}, of those", precision, part, ours._replace(images=ours.images[:count]), None)
+        yield replace(first, seconds=None, peak_memory_gib=None)
+        package = arena.theirs(_package(arena), part, PACKAGE_BATCH, is_warmed=False)
+        faster = (package.seconds / part.size) / (ours.seconds / test.size)
+        yield replace(arena.line(what, "pyautoattack", "fp32", part, package, None), ratio=faster)
 
 
 def _package(arena: Arena) -> Loop:

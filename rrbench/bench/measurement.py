@@ -52,7 +52,10 @@ def with_ratios(measurements: Sequence[Measurement]) -> list[Measurement]:
     for each in measurements:
         if each.implementation == OURS:
             ours.setdefault(each.what, each)
-    return [replace(each, ratio=_ratio(ours.get(each.what), each)) for each in measurements]
+    return [
+        each if each.ratio is not None else replace(each, ratio=_ratio(ours.get(each.what), each))
+        for each in measurements
+    ]
 
 
 def _ratio(ours: Measurement | None, other: Measurement) -> float | None:

@@ -2,9 +2,12 @@
 
 It shares its backbone's weights and statistics and asks for no gradient on them. What that allows: convolution weights
 cast once instead of at every pass, the way back by cuDNN's forward kernels with mirrored weights (up to a fifth faster
-than its backward ones), and one pass over memory for each sum, norm and ReLU (`norm_relu`).
+than its backward ones), in eval mode a norm worked into the convolution before it, and one pass over memory for each
+sum, norm and ReLU (`norm_relu`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +37,9 @@ class FrozenConvolution:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the source's weights."""
-        weight = self.source.weight
+        self._take(self.source.weight)
+
+    def _take(self, weight: Tensor) -> None:
         inputs = weight.shape[1]
         self.weight[:, :inputs].copy_(weight)
         if self.mirrored is not None:
@@ -42,20 +47,58 @@ class FrozenConvolution:
 
     def forward(self, maps: Tensor) -> Tensor:
         """Convolve."""
-        return F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding)
+        return _lay(F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding))
 
     def backward(self, gradient: Tensor, size: torch.Size) -> Tensor:
         """Return the gradient at the maps, whose height and width were `size`."""
         padding = (int(self.padding[0]), int(self.padding[1]))
         if self.mirrored is not None:
-            return F.conv2d(gradient, self.mirrored, padding=padding)
+            with self._searching():
+                return _lay(F.conv2d(gradient, self.mirrored, padding=padding))
         # What the stride cut off at the far edge comes back as zeros.
         reached = [
             (length - 1) * self.stride[axis] - 2 * padding[axis] + self.weight.shape[2 + axis]
             for axis, length in enumerate(gradient.shape[2:])
         ]
         rest = (size[0] - reached[0], size[1] - reached[1])
-        return F.conv_transpose2d(gradient, self.weight, stride=self.stride, padding=padding, output_padding=rest)
+        return _lay(F.conv_transpose2d(gradient, self.weight, stride=self.stride, padding=padding, output_padding=rest))
+
+    @contextmanager
+    def _searching(self) -> Iterator[None]:
+        """Have cuDNN try its kernels on the way back to a few channels: there its guess is three times too slow."""
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = before or self.source.weight.shape[1] < LANES
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = before
+
+
+class FoldedConvolution(FrozenConvolution):
+    """A convolution with the batch norm behind it worked into its weights, as eval mode allows, and ReLU after it."""
+
+    def __init__(self, source: nn.Conv2d, norm: Norm, dtype: torch.dtype) -> None:
+        self.norm, self.shift = norm, torch.zeros_like(norm.bias, dtype=dtype)
+        super().__init__(source, dtype)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Work the norm into the source's weights."""
+        scale = self.norm.weight * (self.norm.variance + self.norm.eps).rsqrt()
+        self._take(self.source.weight * scale.view(-1, 1, 1, 1))
+        self.shift.copy_(self.norm.bias - self.norm.mean * scale)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Convolve, normalise and rectify; on a GPU in one kernel."""
+        if not maps.is_cuda:
+            return F.conv2d(maps, self.weight, self.shift, self.stride, self.padding).relu()
+        settings = (self.stride, self.padding, (1, 1), 1)
+        return _lay(torch.cudnn_convolution_relu(maps, self.weight, self.shift, *settings))  # type: ignore[arg-type]
+
+
+def _lay(maps: Tensor) -> Tensor:
+    """Lay maps channels-last, which they are already wherever cuDNN made them."""
+    return maps.contiguous(memory_format=torch.channels_last)
 
 
 class FrozenBlock(NamedTuple):
@@ -66,6 +109,8 @@ class FrozenBlock(NamedTuple):
     norm2: Norm
     convolution2: FrozenConvolution
     shortcut: FrozenConvolution | None
+    folded: FoldedConvolution  # the first convolution and the second norm
+    rectified: Norm  # what is left of that norm on the way back: nothing but ReLU
 
 
 class Passed(NamedTuple):
@@ -85,16 +130,23 @@ class FastResidual(nn.Module):
         self.blocks = [_freeze(block, dtype) for block in blocks]
         self.norm = Norm.of(norm)
         self.training = norm.training
+        self._is_folded = True
 
     def refresh(self) -> None:
         """Take over weights that have changed; norms are shared and need no copy."""
-        for convolution in self.convolutions():
-            convolution.refresh()
+        self.stem.refresh()
+        for block in self.blocks:
+            for convolution in (block.convolution1, block.convolution2, block.shortcut):
+                if convolution is not None:
+                    convolution.refresh()
+        self._is_folded = False
 
-    def convolutions(self) -> list[FrozenConvolution]:
-        """List every convolution."""
-        found = [each for block in self.blocks for each in (block.convolution1, block.convolution2, block.shortcut)]
-        return [self.stem, *(each for each in found if each is not None)]
+    def _fold(self) -> None:
+        """Fold what has changed since; only eval mode asks for it."""
+        if not self._is_folded:
+            for block in self.blocks:
+                block.folded.refresh()
+            self._is_folded = True
 
     def forward(self, images: Tensor) -> Tensor:
         """Return float32 features; differentiable once, in the images alone."""
@@ -104,11 +156,17 @@ class FastResidual(nn.Module):
     def ascend(self, images: Tensor, trail: list[Passed] | None) -> tuple[Tensor, Seen]:
         """Go forward; what the way back needs is left in the trail, if there is one."""
         sums = self._sums(images.device)
+        if not self.training:
+            self._fold()
         maps, skip = self.stem.forward(self._widen(images)), None
         for block in self.blocks:
             active, first = norm_relu.forward(maps, skip, block.norm1, sums)
             skip = first.maps if block.shortcut is None else block.shortcut.forward(active)
-            active, second = norm_relu.forward(block.convolution1.forward(active), None, block.norm2, sums)
+            if self.training:
+                active, second = norm_relu.forward(block.convolution1.forward(active), None, block.norm2, sums)
+            else:
+                active = block.folded.forward(active)
+                second = Seen(active, block.rectified.mean, block.rectified.variance)
             maps = block.convolution2.forward(active)
             if trail is not None:
                 trail.append(Passed(first, second))
@@ -121,12 +179,14 @@ class FastResidual(nn.Module):
         area = last.maps.shape[2] * last.maps.shape[3]
         spread = (gradient / area).to(self.dtype)[:, :, None, None].expand(last.maps.shape)
         spread = spread.contiguous(memory_format=torch.channels_last)
-        flow = norm_relu.backward(spread, last, self.norm, sums, beside=None, past=None)
+        flow = norm_relu.backward(spread, last, self.norm, sums)
         for block, passed in zip(reversed(self.blocks), reversed(trail), strict=True):
             size = passed.first.maps.shape[2:]
             inner = block.convolution2.backward(flow, passed.second.maps.shape[2:])
-            inner = norm_relu.backward(inner, passed.second, block.norm2, sums, beside=None, past=None)
-            inner = block.convolution1.backward(inner, size)
+            norm2, convolution1 = (
+                (block.norm2, block.convolution1) if self.training else (block.rectified, block.folded)
+            )
+            inner = convolution1.backward(norm_relu.backward(inner, passed.second, norm2, sums), size)
             # The shortcut carries its share past the norm; a convolved one starts behind it.
             beside, past = (None, flow) if block.shortcut is None else (block.shortcut.backward(flow, size), None)
             flow = norm_relu.backward(inner, passed.first, block.norm1, sums, beside=beside, past=past)
@@ -162,10 +222,14 @@ class _Way(torch.autograd.Function):
 
 
 def _freeze(block: Any, dtype: torch.dtype) -> FrozenBlock:
+    norm2 = Norm.of(block.norm2)
+    ones, zeros = torch.ones_like(norm2.weight), torch.zeros_like(norm2.bias)
     return FrozenBlock(
         Norm.of(block.norm1),
         FrozenConvolution(block.conv1, dtype),
-        Norm.of(block.norm2),
+        norm2,
         FrozenConvolution(block.conv2, dtype),
         None if block.shortcut is None else FrozenConvolution(block.shortcut, dtype),
+        FoldedConvolution(block.conv1, norm2, dtype),
+        Norm(ones, zeros, zeros, ones, eps=0.0, momentum=0.0),
     )

@@ -42,15 +42,13 @@ class Seen(NamedTuple):
 class Sums:
     """Zeros that the norms of one pass add their sums to, filled by one kernel for all of them."""
 
-    SLOTS = 8  # places for each sum: adding to a single one, programs would wait for each other
-
     def __init__(self, channels: int, device: torch.device) -> None:
-        self.zeros = torch.zeros(channels * self.SLOTS * 2, device=device)
+        self.zeros = torch.zeros(2 * channels, device=device)
         self.used = 0
 
     def take(self, channels: int) -> Tensor:
-        """Return zeros for one norm: for each slot and channel, two sums."""
-        start, self.used = self.used, self.used + channels * self.SLOTS * 2
+        """Return zeros for one norm: two for each of its channels."""
+        start, self.used = self.used, self.used + 2 * channels
         return self.zeros[start : self.used]
 
 

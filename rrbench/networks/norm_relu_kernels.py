@@ -7,8 +7,8 @@ from triton import language as tl
 
 from rrbench.networks.norm_relu import Norm, Seen, Sums
 
-ROWS, SUM_ROWS = 64, 128  # positions that one program reads at once
-PROGRAMS = 528  # of a sum: four for each processor of an H200
+ROWS = 64  # positions that one program reads at once
+TILES = 4  # times that many for a sum: loads that need not wait for each other
 
 
 def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
@@ -18,8 +18,8 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) ->
     statistics, pair = norm.mean, (maps, maps if skip is None else skip)
     if sums is not None:
         statistics = sums.take(channels)
-        flags = (channels, skip is not None, width, SUM_ROWS, Sums.SLOTS)
-        _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags, num_warps=8)
+        flags = (channels, skip is not None, width, ROWS, TILES)
+        _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags)
         pair, skip = (total, total), None
     active, seen = torch.empty_like(maps), torch.empty(2, channels, device=maps.device)
     _forward[(triton.cdiv(rows, ROWS), channels // width)](
@@ -37,7 +37,6 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) ->
         skip is not None,
         width,
         ROWS,
-        Sums.SLOTS,
     )
     return active, Seen(total, seen[0], seen[1])
 
@@ -53,8 +52,8 @@ def backward(
     statistics = norm.mean
     if sums is not None:
         statistics = sums.take(channels)
-        flags = (channels, beside is not None, width, SUM_ROWS, Sums.SLOTS)
-        _back_sums[_sum_grid(rows, channels, width)](*given, maps, *constants, statistics, rows, *flags, num_warps=8)
+        flags = (channels, beside is not None, width, ROWS, TILES)
+        _back_sums[_sum_grid(rows, channels, width)](*given, maps, *constants, statistics, rows, *flags)
     _backward[(triton.cdiv(rows, ROWS), channels // width)](
         *given,
         gradient if past is None else past,
@@ -69,7 +68,6 @@ def backward(
         past is not None,
         width,
         ROWS,
-        Sums.SLOTS,
     )
     return result
 
@@ -83,8 +81,7 @@ def _shape(maps: Tensor) -> tuple[int, int, int]:
 
 
 def _sum_grid(rows: int, channels: int, width: int) -> tuple[int, int]:
-    groups = channels // width
-    return min(triton.cdiv(rows, SUM_ROWS), max(PROGRAMS // groups, 1)), groups
+    return triton.cdiv(rows, ROWS * TILES), channels // width
 
 
 @triton.jit
@@ -98,14 +95,14 @@ def _sums(
     add: tl.constexpr,
     width: tl.constexpr,
     height: tl.constexpr,
-    slots: tl.constexpr,
+    tiles: tl.constexpr,
 ):
     """Add maps and skip, and sum the result and its square over all positions."""
     columns = tl.program_id(1) * width + tl.arange(0, width)
     first = tl.zeros([height, width], tl.float32)
     second = tl.zeros([height, width], tl.float32)
-    for start in range(tl.program_id(0) * height, rows, tl.num_programs(0) * height):
-        lines = start + tl.arange(0, height)
+    for tile in tl.static_range(tiles):
+        lines = (tl.program_id(0) * tiles + tile) * height + tl.arange(0, height)
         where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
         inside = (lines < rows)[:, None]
         value = tl.load(maps + where, inside, 0.0)
@@ -115,9 +112,8 @@ def _sums(
         wide = value.to(tl.float32)
         first += wide
         second += wide * wide
-    slot = sums + (tl.program_id(0) % slots) * 2 * channels
-    tl.atomic_add(slot + columns, tl.sum(first, 0))
-    tl.atomic_add(slot + channels + columns, tl.sum(second, 0))
+    tl.atomic_add(sums + columns, tl.sum(first, 0))
+    tl.atomic_add(sums + channels + columns, tl.sum(second, 0))
 
 
 @triton.jit
@@ -140,7 +136,6 @@ def _forward(
     add: tl.constexpr,
     width: tl.constexpr,
     height: tl.constexpr,
-    slots: tl.constexpr,
 ):
     """Normalise and rectify; the first program of each column notes the statistics."""
     columns = tl.program_id(1) * width + tl.arange(0, width)
@@ -149,9 +144,8 @@ def _forward(
     inside = (lines < rows)[:, None]
     value = tl.load(maps + where, inside, 0.0)
     if training:
-        places = sums + tl.arange(0, slots)[:, None] * 2 * channels + columns[None, :]
-        mean = tl.sum(tl.load(places), 0) / rows
-        variance = tl.maximum(tl.sum(tl.load(places + channels), 0) / rows - mean * mean, 0.0)
+        mean = tl.load(sums + columns) / rows
+        variance = tl.maximum(tl.load(sums + channels + columns) / rows - mean * mean, 0.0)
     else:
         mean = tl.load(running_mean + columns)
         variance = tl.load(running_variance + columns)
@@ -191,7 +185,7 @@ def _back_sums(
     has_beside: tl.constexpr,
     width: tl.constexpr,
     height: tl.constexpr,
-    slots: tl.constexpr,
+    tiles: tl.constexpr,
 ):
     """Sum the gradient that ReLU lets through, and its product with the normalised maps."""
     columns = tl.program_id(1) * width + tl.arange(0, width)
@@ -201,8 +195,8 @@ def _back_sums(
     shift = tl.load(bias + columns)[None, :] - mean * scale
     first = tl.zeros([height, width], tl.float32)
     second = tl.zeros([height, width], tl.float32)
-    for start in range(tl.program_id(0) * height, rows, tl.num_programs(0) * height):
-        lines = start + tl.arange(0, height)
+    for tile in tl.static_range(tiles):
+        lines = (tl.program_id(0) * tiles + tile) * height + tl.arange(0, height)
         where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
         inside = (lines < rows)[:, None]
         value = tl.load(maps + where, inside, 0.0).to(tl.float32)
@@ -212,9 +206,8 @@ def _back_sums(
         slope = tl.where(value * scale + shift > 0, slope, 0.0)
         first += slope
         second += slope * (value - mean) * inverse
-    slot = sums + (tl.program_id(0) % slots) * 2 * channels
-    tl.atomic_add(slot + columns, tl.sum(first, 0))
-    tl.atomic_add(slot + channels + columns, tl.sum(second, 0))
+    tl.atomic_add(sums + columns, tl.sum(first, 0))
+    tl.atomic_add(sums + channels + columns, tl.sum(second, 0))
 
 
 @triton.jit
@@ -236,7 +229,6 @@ def _backward(
     has_past: tl.constexpr,
     width: tl.constexpr,
     height: tl.constexpr,
-    slots: tl.constexpr,
 ):
     """Take a gradient back through ReLU and norm."""
     columns = tl.program_id(1) * width + tl.arange(0, width)
@@ -254,9 +246,8 @@ def _backward(
         slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
     slope = tl.where(value * scale + shift > 0, slope, 0.0)
     if training:
-        places = sums + tl.arange(0, slots)[:, None] * 2 * channels + columns[None, :]
-        first = (tl.sum(tl.load(places), 0) / rows)[None, :]
-        second = (tl.sum(tl.load(places + channels), 0) / rows)[None, :]
+        first = tl.load(sums + columns)[None, :] / rows
+        second = tl.load(sums + channels + columns)[None, :] / rows
         slope = slope - first - (value - mean) * inverse * second
     slope = slope * scale
     if has_past:

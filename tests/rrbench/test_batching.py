@@ -64,7 +64,13 @@ def test_out_of_memory_halves_the_batch_and_gives_the_same_result(size: int, cap
 def test_each_input_is_worked_on_once_and_a_smaller_batch_stays() -> None:
     sizes: list[int] = []
     in_batches(23, 16, limited(5, squares), sizes.append)
-    assert sizes == [4, 4, 4, 4, 4, 3]
+    assert sizes == [3] * 7 + [2]
+
+
+def test_pieces_are_as_even_as_they_can_be() -> None:
+    sizes: list[int] = []
+    in_batches(23, 10, squares, sizes.append)
+    assert sizes == [8, 8, 7]
 
 
 def test_out_of_memory_with_a_single_image_fails_the_cell() -> None:
@@ -124,7 +130,7 @@ def test_forward_gives_the_network_s_outputs_without_a_graph(size: int) -> None:
     assert not outputs.logits.requires_grad
 
 
-@pytest.mark.parametrize(("free", "expected"), [(140 * 2**30, 4000), (24 * 2**30, 1024), (2**20, 1)])
+@pytest.mark.parametrize(("free", "expected"), [(140 * 2**30, 5000), (24 * 2**30, 1536), (2**20, 1)])
 def test_a_gpus_batch_follows_its_free_memory(monkeypatch: pytest.MonkeyPatch, free: int, expected: int) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free // 2, 0))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: free // 2 + 7)

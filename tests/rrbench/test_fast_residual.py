@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.devices import tf32
 from rrbench.networks import norm_relu
 from rrbench.networks.composed import Composed
 from rrbench.networks.norm_relu import Norm, Sums
@@ -59,7 +60,7 @@ def test_a_twin_answers_and_slopes_as_its_network(device: str, training: bool) -
     reference = copy.deepcopy(network)
     twin = network.twin(torch.float32)
     assert twin is not None
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with tf32(False):
         expected, found = slope(reference, images(device)), slope(twin, images(device))
     torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-5)
@@ -83,8 +84,9 @@ def test_a_twin_asks_for_no_gradient_on_weights_and_follows_them_when_refreshed(
     assert not any(parameter.requires_grad for parameter in twin.parameters())
     assert all(parameter.requires_grad for parameter in network.parameters())
     with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(0.05)
+        for tensor in (*network.parameters(), *network.buffers()):
+            if tensor.is_floating_point():
+                tensor.add_(0.05)
         twin.refresh()
         torch.testing.assert_close(twin(images("cpu")).logits, network(images("cpu")).logits, rtol=1e-4, atol=1e-5)
 
