@@ -207,7 +207,7 @@ def _torchattacks(eps: float, step: float) -> Loop:
 def autoattack(arena: Arena, peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
     """Measure AutoAttack `standard`: ours on every image, its package on the first `count`; the ratio is an image's."""
     test, precision = arena.subject.test(), arena.subject.precision
-    ours = arena.ours("autoattack(version=standard)", test, precision, is_warmed=False)
+    ours = arena.ours("autoattack(version=standard,steps=100,queries=5000)", test, precision, is_warmed=False)
     yield replace(arena.line(f"autoattack of {test.size}", OURS, precision, test, ours, None), ratio=1.0)
     if "autoattack" in peers:
         part = test.at(slice(count))

@@ -66,7 +66,7 @@ def bench(
     for found in compare(job, wanted, rivals, count):
         if isinstance(found, Measurement):
             measured.append(found)
-            report.line(f"{found.what}, {found.implementation}: {found.seconds:.2f} s")
+            report.line(f"measured {found.what}, {found.implementation}")
         else:
             remarks.append(found)
         if csv is not None:
