@@ -229,7 +229,7 @@ def _package(arena: Arena) -> Loop:
             warnings.simplefilter("ignore")
             device = arena.subject.device
             package: Any = AutoAttack(logits, norm=norm, eps=arena.budget.eps, device=device, seed=0)
-            moved: Tensor = package.run_standard_evaluation(images, labels, batch_size=PACKAGE_BATCH)
+            moved: Tensor = package.run_standard_evaluation(images, labels, batch_size=PACKAGE_BATCH)[0]
         return moved
 
     return run
