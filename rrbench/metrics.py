@@ -55,6 +55,14 @@ class Deployed(NamedTuple):
     robust: float  # rejected or right
 
 
+class Reliability(NamedTuple):
+    """Inputs in bins of equal width by their largest softmax probability, upper edges included."""
+
+    inputs: Integers
+    right: Integers
+    gap: NDArray[np.float64]  # the sum of their probabilities, less that
+
+
 def measure(
     labels: Integers,
     logits: Floats,
@@ -209,6 +217,12 @@ def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
     It is the mean over inputs of their bin's gap between mean probability and accuracy; the bins have equal width
     and include their upper edge. None where an infinite logit leaves a probability undefined.
     """
+    bins_found = reliability(labels, logits, bins)
+    return None if bins_found is None else float(np.abs(bins_found.gap).sum() / labels.size)
+
+
+def reliability(labels: Integers, logits: Floats, bins: int = 15) -> Reliability | None:
+    """Sort inputs into the bins of `ece`; None where an infinite logit leaves a probability undefined."""
     correct = is_correct(labels, logits)
     logits = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -216,8 +230,11 @@ def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
     if np.isnan(confidence).any():
         return None
     position = np.ceil(confidence * bins).astype(np.int64) - 1
-    gaps = np.bincount(position, weights=confidence - correct)
-    return float(np.abs(gaps).sum() / correct.size)
+    return Reliability(
+        inputs=np.bincount(position, minlength=bins),
+        right=np.bincount(position[correct], minlength=bins),
+        gap=np.asarray(np.bincount(position, weights=confidence - correct, minlength=bins), dtype=np.float64),
+    )
 
 
 def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Intervals:

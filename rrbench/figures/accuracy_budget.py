@@ -15,13 +15,13 @@ from rrbench.rows import ResultRow, order
 METRICS = {
     "acc_all": "accuracy, all answered (%)",
     "acc_tpr95": "accuracy at TPR-95 (%)",
-    "deploy_robust": "deployed: rejected or right (%)",
+    "deploy_robust": "rejected or right (%)",
 }
 Victim = tuple[str, str]  # trained as, rejector
 
 
 def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -> Figure:
-    """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and at the deployed threshold.
+    """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and `deploy_robust`.
 
     `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. One attack
     throughout, so that points compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
@@ -30,6 +30,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
     norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
     victims = list(dict.fromkeys(victim for _, victim in curves))
     used = [row for points in curves.values() for row in points]
+    labels = {victim: _label(victim, used) for victim in victims}
     with styled():
         figure, axes = panels(len(norms), len(METRICS), width=2.6, height=2.4)
         for index, panel in enumerate(axes):
@@ -44,7 +45,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
                     color=style.color,
                     linestyle=style.linestyle,
                     marker=style.marker,
-                    label=f"{victim[1]} ({victim[0]})",
+                    label=labels[victim],
                 )
                 if metric == "acc_tpr95":
                     low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
@@ -52,7 +53,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
             ticks = sorted({radius(row) for key, points in curves.items() if key[0] == norm for row in points})
             panel.set_xticks([float(tick) for tick in ticks], [str(tick) for tick in ticks], rotation=45)
             panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))
-        legend_below(figure, axes, columns=3)
+        legend_below(figure, axes, columns=2)
         footer(figure, f"{name}, {provenance_text(used)}")
     return figure
 
@@ -77,6 +78,14 @@ def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[
                 points.setdefault(Fraction(0), row)
     ordered = sorted(found.items(), key=lambda item: (item[0][0] != "linf", order(next(iter(item[1].values())))))
     return name, {key: [points[at] for at in sorted(points)] for key, points in ordered}
+
+
+def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
+    """Name a victim; what it rejects of clean inputs belongs beside `deploy_robust`, which rejecting all makes 100."""
+    clean = next((row for row in rows if row.attack == "clean" and (row.trained_as, row.rejector) == victim), None)
+    coverage = None if clean is None else clean.deploy_coverage
+    label = f"{victim[1]} ({victim[0]})"
+    return label if coverage is None else f"{label}, answers {coverage:.1f} % of clean"
 
 
 def radius(row: ResultRow) -> Fraction:

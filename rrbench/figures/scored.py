@@ -53,7 +53,7 @@ class Scored:
 
 def read_scored(folder: Path) -> list[Scored]:
     """Return the measured cells of a work folder in the order of rows.csv; failed ones have no scores."""
-    if not (folder / "cells").is_dir():
+    if folder.exists() and not (folder / "cells").is_dir():
         raise UseError(f"{folder} is no work folder of rrbench: it has no cells/")
     store = Store(folder)
     found = [Scored(record, store) for record, _ in store.cells() if record.row.status == "ok"]
@@ -70,8 +70,8 @@ def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
     """Return the data set and the network that all rows share; curves of different ones do not compare."""
     places = sorted({(row.dataset, row.network) for row in rows})
     if len(places) != 1:
-        there = "; ".join(f"--dataset {dataset} --network {network}" for dataset, network in places)
-        raise UseError(f"choose one of: {there}" if places else "no measured rows to draw")
+        there = " or ".join(f"--dataset {dataset} --network {network}" for dataset, network in places)
+        raise UseError(f"rows of several networks or data sets; choose {there}" if places else "no measured rows")
     return places[0]
 
 

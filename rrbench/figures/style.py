@@ -94,10 +94,15 @@ def footer(figure: Figure, text: str) -> None:
     figure.suptitle(text, fontsize=7, color="#555555")
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's suffix; no date inside, so that equal figures are equal files."""
+def check_suffix(path: Path) -> None:
+    """Refuse a name that says no format we write."""
     if path.suffix.lower() not in SUFFIXES:
         raise UseError(f"cannot draw {path}: end the name in {', '.join(SUFFIXES)}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's suffix; no date inside, so that equal figures are equal files."""
+    check_suffix(path)
     kind = path.suffix.lower().removeprefix(".")
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
     buffer = io.BytesIO()
