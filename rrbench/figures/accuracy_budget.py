@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import one_place, preference, provenance_text
-from rrbench.figures.style import footer, legend_below, look, panels, styled
+from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.names import unknown
 from rrbench.rows import ResultRow, order
 
@@ -54,7 +54,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
             panel.set_xticks([float(tick) for tick in ticks], [str(tick) for tick in ticks], rotation=45)
             panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))
         legend_below(figure, axes, columns=2)
-        footer(figure, f"{name}, {provenance_text(used)}")
+        finish(figure, f"{name}, {provenance_text(used)}")
     return figure
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from rrbench.figures.request import PaperRequest, paper_etas
 from rrbench.figures.scored import Scored, provenance_text
-from rrbench.figures.style import BLACK, GREY, LINES, footer, legend_below, look, panels, styled
+from rrbench.figures.style import BLACK, GREY, LINES, finish, legend_below, look, panels, styled
 from rrbench.names import show
 from rrbench.rows import ResultRow
 
@@ -48,7 +48,7 @@ def figure4(request: PaperRequest) -> Figure:
             panel.minorticks_off()
             panel.set(xlabel="eta", ylabel=label)
         legend_below(figure, axes, columns=3)
-        footer(figure, f"{TRAINED_AS}, {request.budget}, {provenance_text([*used, *references])}")
+        finish(figure, f"{TRAINED_AS}, {request.budget}, {provenance_text([*used, *references])}")
     return figure
 
 

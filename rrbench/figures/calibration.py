@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from rrbench.errors import UseError
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
-from rrbench.figures.style import BLACK, BLUE, ORANGE, footer, legend_below, panels, styled
+from rrbench.figures.style import BLACK, BLUE, ORANGE, finish, legend_below, panels, styled
 from rrbench.metrics import reliability
 
 NEEDS = tuple(Need("pgd-at", "confidence", attack, "pgd-at") for attack in ("clean", "pgd10"))
@@ -22,7 +22,7 @@ def figure8(request: PaperRequest) -> Figure:
             draw_reliability(panel, cell)
         axes[0].set_ylabel("accuracy")
         legend_below(figure, axes, columns=3)
-        footer(figure, f"{cells[0].row.trained_as}, {provenance_text([cell.row for cell in cells])}")
+        finish(figure, f"{cells[0].row.trained_as}, {provenance_text([cell.row for cell in cells])}")
     return figure
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rrbench.figures.request import PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
-from rrbench.figures.style import footer, legend_below, look, panels, styled
+from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.store import load_arrays
 
 FRAMEWORKS = ("standard", "pgd-at")
@@ -30,6 +30,7 @@ def figure7(request: PaperRequest) -> Figure:
             more=" --keep features",
         )
     cells = [cell for cell in kept.values() if cell is not None]
+    rows = [cell.row for cell in cells]
     with styled():
         figure, axes = panels(1, len(cells), width=3.2, height=3.5)
         for panel, cell in zip(axes, cells, strict=True):
@@ -37,7 +38,7 @@ def figure7(request: PaperRequest) -> Figure:
             draw_classes(panel, embed(features), labels)
             panel.set_title(f"{cell.row.trained_as}, {len(labels)} images")
         legend_below(figure, axes, columns=10)
-        footer(figure, _description(cells))
+        finish(figure, f"t-SNE of correctly classified training images, {provenance_text(rows, with_n=False)}")
     return figure
 
 
@@ -48,10 +49,6 @@ def _kept(request: PaperRequest, trained_as: str) -> Scored | None:
 
 def _path(cell: Scored) -> Path:
     return cell.store.training_path(cell.record.checkpoint)
-
-
-def _description(cells: list[Scored]) -> str:
-    return f"t-SNE of correctly classified training images, {provenance_text([cell.row for cell in cells])}"
 
 
 def correct_sample(outputs: dict[str, NDArray[Any]], points: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -81,4 +78,9 @@ def draw_classes(panel: Axes, places: NDArray[np.float64], labels: NDArray[Any])
             places[chosen, 0], places[chosen, 1], s=7, c=style.color, marker=style.marker, linewidths=0, alpha=0.8,
             label=str(label), rasterized=True,
         )  # fmt: skip
+        # The class is written on its most central image too, for readers without colours.
+        middle = np.median(places[chosen], axis=0)
+        nearest = places[chosen][np.square(places[chosen] - middle).sum(axis=1).argmin()]
+        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+        panel.text(float(nearest[0]), float(nearest[1]), str(label), ha="center", va="center", fontsize=7, bbox=box)
     panel.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")

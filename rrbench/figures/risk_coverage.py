@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rrbench.draws import derive
 from rrbench.figures.scored import Scored, one_place, preference, provenance_text
-from rrbench.figures.style import footer, look, panels, styled
+from rrbench.figures.style import finish, look, panels, styled
 from rrbench.metrics import risk_coverage, risk_coverage_band
 from rrbench.names import unknown
 from rrbench.rows import ResultRow, order
@@ -55,7 +55,7 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
             panel.set(xlim=(0, 102), ylim=(0, None), title=budget or "clean")
             panel.set(xlabel="answered (%)", ylabel="wrong among the answered (%)")
             panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=6)
-        footer(figure, provenance_text(used))
+        finish(figure, provenance_text(used))
     return figure
 
 

@@ -75,14 +75,12 @@ def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
     return places[0]
 
 
-def provenance_text(rows: Sequence[ResultRow]) -> str:
-    """Say in one line what a figure was drawn from."""
-    first = one_place(rows)
-    parts = [", ".join(first)]
-    for name, values in (
-        ("preset", [row.preset for row in rows]),
-        ("n =", [row.n for row in rows]),
-        ("seed", [row.seed for row in rows]),
-    ):
-        parts.append(f"{name} {'/'.join(map(str, sorted(set(values), key=str)))}")
-    return ", ".join(parts)
+def provenance_text(rows: Sequence[ResultRow], *, with_n: bool = True) -> str:
+    """Say in one line what a figure was drawn from; `with_n`: of how many test inputs."""
+    values: list[tuple[str, set[object]]] = [
+        ("preset", {row.preset for row in rows}),
+        ("n =", {row.n for row in rows if with_n}),
+        ("seed", {row.seed for row in rows}),
+    ]
+    parts = [f"{name} {'/'.join(sorted(map(str, found)))}" for name, found in values if found]
+    return ", ".join([*one_place(rows), *parts])

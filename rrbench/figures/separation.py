@@ -8,7 +8,7 @@ from rrbench.errors import UseError
 from rrbench.figures.certainty import Booleans, Coupled, Floats, couple
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
-from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, footer, legend_below, panels, styled
+from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, finish, legend_below, panels, styled
 
 LOG2_TAU = (0, -1, -2, -3)  # the paper names no list for Figures 3 and 6
 NEED = Need("pgd-at", "rr", "pgd10", "pgd-at+rr")
@@ -70,18 +70,35 @@ def draw_filtered(panel: Axes, points: Coupled, log2_tau: float) -> None:
     )
     passing_right, passing_wrong = points.passes & points.correct, points.passes & ~points.correct
     _scatter(panel, points.confidence, points.rectified, passing_right, "right, passes", RIGHT, "o")
-    _scatter(panel, points.confidence, points.rectified, passing_wrong, "wrong, passes", WRONG, "X")
+    _scatter(panel, points.confidence, points.rectified, passing_wrong, "wrong, passes", WRONG, "X", 22, edge=BLACK)
     panel.axhline(0.5, color=BLACK, linestyle="--", linewidth=1)
     panel.set(xlim=(0, 1.03), ylim=(-0.03, 1.03), xlabel="confidence", ylabel="R-Con")
     panel.set_title(_title(points, log2_tau))
 
 
 def _scatter(
-    panel: Axes, x: Floats, y: Floats, chosen: Booleans, label: str, color: str, marker: str, size: float = 12
+    panel: Axes,
+    x: Floats,
+    y: Floats,
+    chosen: Booleans,
+    label: str,
+    color: str,
+    marker: str,
+    size: float = 12,
+    edge: str | None = None,
 ) -> None:
     # As pixels even in a vector file: ten thousand points would make it megabytes.
     panel.scatter(
-        x[chosen], y[chosen], s=size, c=color, marker=marker, linewidths=0.6, alpha=0.7, label=label, rasterized=True
+        x[chosen],
+        y[chosen],
+        s=size,
+        c=color,
+        marker=marker,
+        edgecolors=edge,
+        linewidths=0.6,
+        alpha=0.8,
+        label=label,
+        rasterized=True,
     )
 
 
@@ -92,4 +109,4 @@ def _title(points: Coupled, log2_tau: float) -> str:
 def _finish(figure: Figure, axes: list[Axes], cell: Scored, columns: int) -> None:
     legend_below(figure, axes, columns)
     row = cell.row
-    footer(figure, f"{row.trained_as}, {row.attack} {row.norm}:{row.eps}, {provenance_text([row])}")
+    finish(figure, f"{row.trained_as}, {row.attack} {row.norm}:{row.eps}, {provenance_text([row])}")

@@ -25,7 +25,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#D55E00",
     "#CC79A7",
 )
-GREY = "#8C8C8C"
+GREY = "#A0A0A0"
 RIGHT, WRONG = BLUE, ORANGE  # a dark and a light one: they differ in grey too
 CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -89,9 +89,11 @@ def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     )
 
 
-def footer(figure: Figure, text: str) -> None:
-    """Write above the panels what was drawn."""
+def finish(figure: Figure, text: str) -> None:
+    """Write above the panels what was drawn, and lay the figure out for good: a second layout would move things."""
     figure.suptitle(text, fontsize=7, color="#555555")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def check_suffix(path: Path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rrbench.figures.certainty import Floats, log_odds, probability
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import provenance_text
-from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, footer, legend_below, panels, styled
+from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled
 from rrbench.metrics import TprRule, accept_at_tpr95
 
 LOG2_TAU = tuple(range(-10, 11))
@@ -48,7 +48,7 @@ def figure5(request: PaperRequest) -> Figure:
         left.legend()
         legend_below(figure, [right], columns=4)
         row = cell.row
-        footer(figure, f"{row.trained_as}, {row.attack} {row.norm}:{row.eps}, {provenance_text([row])}")
+        finish(figure, f"{row.trained_as}, {row.attack} {row.norm}:{row.eps}, {provenance_text([row])}")
     return figure
 
 
