@@ -21,7 +21,9 @@ def figure(
     budget: Annotated[str | None, typer.Option(help="Of the attacks in the paper's figures: linf:8/255.")] = None,
     rejectors: Annotated[str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd.")] = None,
     attack: Annotated[str | None, typer.Option(help="Ours: this attack and no other.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Only rows of this preset; else paper comes first.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Only rows of this seed; else the smallest.")] = None,
     points: Annotated[int, typer.Option(help="Figure 7: images a panel; t-SNE of 50,000 takes hours.", min=10)] = 2000,
     out: Annotated[list[Path] | None, typer.Option(help="A .pdf, .svg or .png; may be given again.")] = None,

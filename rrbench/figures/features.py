@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from rrbench.figures.request import PaperRequest
@@ -35,7 +36,7 @@ def figure7(request: PaperRequest) -> Figure:
         figure, axes = panels(1, len(cells), width=3.2, height=3.5)
         for panel, cell in zip(axes, cells, strict=True):
             features, labels = correct_sample(load_arrays(_path(cell)), request.wish.points)
-            draw_classes(panel, embed(features), labels)
+            draw_classes(panel, embed(features, ITERATIONS), labels)
             panel.set_title(f"{cell.row.trained_as}, {len(labels)} images")
         legend_below(figure, axes, columns=10)
         finish(figure, f"t-SNE of correctly classified training images, {provenance_text(rows, with_n=False)}")
@@ -58,7 +59,7 @@ def correct_sample(outputs: dict[str, NDArray[Any]], points: int) -> tuple[NDArr
     return outputs["features"][chosen], outputs["labels"][chosen]
 
 
-def embed(features: NDArray[Any], iterations: int = ITERATIONS) -> NDArray[np.float64]:
+def embed(features: NDArray[Any], iterations: int) -> NDArray[np.float64]:
     """Return PCA to 30 dimensions, then t-SNE to two."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -81,6 +82,6 @@ def draw_classes(panel: Axes, places: NDArray[np.float64], labels: NDArray[Any])
         # The class is written on its most central image too, for readers without colours.
         middle = np.median(places[chosen], axis=0)
         nearest = places[chosen][np.square(places[chosen] - middle).sum(axis=1).argmin()]
-        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
-        panel.text(float(nearest[0]), float(nearest[1]), str(label), ha="center", va="center", fontsize=7, bbox=box)
+        outline = [withStroke(linewidth=2, foreground="white")]
+        panel.text(float(nearest[0]), float(nearest[1]), str(label), ha="center", va="center", path_effects=outline)
     panel.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")

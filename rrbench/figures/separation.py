@@ -37,18 +37,23 @@ def figure3(request: PaperRequest) -> Figure:
 
 
 def figure6(request: PaperRequest) -> Figure:
-    """Draw confidence against the xi-error for the temperatures of Figure 3."""
+    """Draw confidence against the xi-error for the temperatures of Figure 3, right inputs above wrong ones."""
     (cell,) = request.find(NEED)
     with styled():
-        figure, axes = panels(1, len(LOG2_TAU), width=2.3, height=3.0)
-        for panel, log2_tau in zip(axes, LOG2_TAU, strict=True):
+        figure, axes = panels(2, len(LOG2_TAU), width=2.3, height=2.4)
+        for index, log2_tau in enumerate(LOG2_TAU):
             points = coupled_at(cell, log2_tau)
-            _scatter(panel, points.xi, points.confidence, points.correct, "right", RIGHT, "o")
-            _scatter(panel, points.xi, points.confidence, ~points.correct, "wrong", WRONG, "x")
+            upper, lower = axes[index], axes[index + len(LOG2_TAU)]
+            # Apart: of ten thousand inputs the wrong ones would cover the right ones.
+            _scatter(upper, points.xi, points.confidence, points.correct, "right", RIGHT, "o")
+            _scatter(lower, points.xi, points.confidence, ~points.correct, "wrong", WRONG, "X")
+            upper.set_title(_title(points, log2_tau))
             xi = np.linspace(0, 1, 101)
-            panel.plot(xi, 1 / (2 - xi), color=BLACK, label="confidence = 1 / (2 - xi)")
-            panel.set(xlim=(-0.05, 2.05), ylim=(0, 1.03), xlabel="xi-error")
-            panel.set(title=_title(points, log2_tau), ylabel="confidence" if panel is axes[0] else "")
+            for panel in (upper, lower):
+                panel.plot(xi, 1 / (2 - xi), color=BLACK, label="confidence = 1 / (2 - xi)")
+                panel.set(xlim=(-0.05, 2.05), ylim=(0, 1.03), xlabel="xi-error")
+        axes[0].set_ylabel("confidence of right inputs")
+        axes[len(LOG2_TAU)].set_ylabel("confidence of wrong inputs")
         _finish(figure, axes, cell, columns=3)
     return figure
 
@@ -87,16 +92,17 @@ def _scatter(
     size: float = 12,
     edge: str | None = None,
 ) -> None:
+    shrink = min(1.0, (400 / len(x)) ** 0.5)  # ten thousand points of full size would be one blot
     # As pixels even in a vector file: ten thousand points would make it megabytes.
     panel.scatter(
         x[chosen],
         y[chosen],
-        s=size,
+        s=size * shrink,
         c=color,
         marker=marker,
         edgecolors=edge,
-        linewidths=0.6,
-        alpha=0.8,
+        linewidths=0.6 * shrink,
+        alpha=max(0.8 * shrink, 0.4),
         label=label,
         rasterized=True,
     )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
@@ -84,9 +85,12 @@ def panels(rows: int, columns: int, width: float = 2.6, height: float = 2.4) -> 
 def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """Put one legend of all panels under them; a label that several panels share is listed once."""
     entries = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=max(1, min(columns, len(entries)))
-    )
+    columns = max(1, min(columns, len(entries)))
+    legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+    for handle in legend.legend_handles:
+        if isinstance(handle, PathCollection):  # the points of a crowded panel are small and pale
+            handle.set_sizes([20])
+            handle.set_alpha(1)
 
 
 def finish(figure: Figure, text: str) -> None:

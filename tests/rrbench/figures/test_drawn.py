@@ -1,5 +1,6 @@
 """Every figure from a small digits run: the file is there, axes are labelled, and what is plotted was computed."""
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from rrbench.errors import UseError
 from rrbench.figures import features
 from rrbench.figures.accuracy_budget import by_victim
 from rrbench.figures.certainty import couple
-from rrbench.figures.request import Wish
+from rrbench.figures.request import Wish, paper_request
 from rrbench.figures.risk_coverage import GRID, by_budget, curve_of
 from rrbench.figures.scored import Scored, read_scored
 from rrbench.figures.style import SUFFIXES, look, save
@@ -124,12 +125,15 @@ def test_figure_5_at_temperature_1_is_the_row(drawn: dict[str, Figure], cells: l
 
 def test_figure_6_shows_confidence_over_xi_and_the_filter(drawn: dict[str, Figure], cells: list[Scored]) -> None:
     scores = scores_of(cells, "pgd-at+rr", "pgd10").scores
-    panel = drawn["figure6"].axes[1]
     expected = couple(scores["labels"], scores["logits"], scores["head"], 0.5)
-    right = np.stack([expected.xi, expected.confidence], axis=1)[expected.correct]
-    assert points(panel, "right") == pytest.approx(right)
-    xi, bound = line(panel, "confidence = 1 / (2 - xi)").get_data()
-    assert bound == pytest.approx(1 / (2 - xi))
+    both = np.stack([expected.xi, expected.confidence], axis=1)
+    for panel, label, chosen in (
+        (drawn["figure6"].axes[1], "right", expected.correct),
+        (drawn["figure6"].axes[5], "wrong", ~expected.correct),
+    ):
+        assert points(panel, label) == pytest.approx(both[chosen])
+        xi, bound = line(panel, "confidence = 1 / (2 - xi)").get_data()
+        assert bound == pytest.approx(1 / (2 - xi))
 
 
 def test_figure_7_shows_correctly_classified_training_images_by_class(drawn: dict[str, Figure]) -> None:
@@ -238,6 +242,22 @@ def test_the_first_fifty_looks_differ_in_colour_and_without() -> None:
     looks = [look(index) for index in range(50)]
     assert len(set(looks)) == 50
     assert len({(one.linestyle, one.marker) for one in looks}) == 50
+
+
+def as_cifar(cell: Scored, preset: str, limit: int | None) -> Scored:
+    row = dataclasses.replace(cell.row, dataset="cifar10", network="resnet18", eps="8/255", preset=preset)
+    record = dataclasses.replace(cell.record, row=row, cell={**cell.record.cell, "limit": limit})
+    return dataclasses.replace(cell, record=record)
+
+
+def test_on_cifar_only_rows_measured_as_the_paper_did_make_its_figures(cells: list[Scored]) -> None:
+    cell = scores_of(cells, "pgd-at", "pgd10")
+    quick, short, whole = as_cifar(cell, "quick", None), as_cifar(cell, "paper", 60), as_cifar(cell, "official", None)
+    everything = [quick, short, whole]
+    assert list(paper_request("figure5", Path("runs"), everything, Wish()).cells) == [whole]
+    assert list(paper_request("figure5", Path("runs"), everything, Wish(preset="quick")).cells) == [quick]
+    assert list(paper_request("figure5", Path("runs"), everything, Wish(budget="linf:1/20")).cells) == []
+    assert list(paper_request("figure5", Path("runs"), [cell, whole], Wish(dataset="digits")).cells) == [cell]
 
 
 # The command.
