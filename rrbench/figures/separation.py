@@ -101,7 +101,7 @@ def _scatter(
         c=color,
         marker=marker,
         edgecolors=edge,
-        linewidths=0.6 * shrink,
+        linewidths=max(0.6 * shrink, 0.25),
         alpha=max(0.8 * shrink, 0.4),
         label=label,
         rasterized=True,

@@ -35,10 +35,10 @@ def figure5(request: PaperRequest) -> Figure:
         left.plot(LOG2_TAU, confidence.acc_tpr95, color=BLUE, marker="o", label="confidence")
         left.plot(LOG2_TAU, true_confidence.acc_tpr95, color=ORANGE, marker="s", linestyle="--", label="T-Con (oracle)")
         for values, color, marker, line, label in (
-            (confidence.mean_right, BLUE, "o", "-", "confidence, right"),
-            (confidence.mean_wrong, RED, "v", ":", "confidence, wrong"),
-            (true_confidence.mean_right, ORANGE, "s", "--", "T-Con, right"),
-            (true_confidence.mean_wrong, GREEN, "D", "-.", "T-Con, wrong"),
+            # The label is the prediction there: the two scores are one.
+            (confidence.mean_right, BLUE, "o", "-", "confidence = T-Con of right inputs"),
+            (confidence.mean_wrong, RED, "v", ":", "confidence of wrong inputs"),
+            (true_confidence.mean_wrong, GREEN, "D", "-.", "T-Con of wrong inputs"),
         ):
             right.plot(LOG2_TAU, values, color=color, marker=marker, linestyle=line, label=label)
         left.set(xlabel="log2 tau", ylabel="accuracy at TPR-95 (%)")
@@ -46,7 +46,7 @@ def figure5(request: PaperRequest) -> Figure:
         for panel in (left, right):
             panel.set_xticks(LOG2_TAU[::5])
         left.legend()
-        legend_below(figure, [right], columns=4)
+        legend_below(figure, [right], columns=3)
         row = cell.row
         finish(figure, f"{row.trained_as}, {row.attack} {row.norm}:{row.eps}, {provenance_text([row])}")
     return figure

@@ -21,6 +21,7 @@ from rrbench.figures.request import Wish, paper_request
 from rrbench.figures.risk_coverage import GRID, by_budget, curve_of
 from rrbench.figures.scored import Scored, read_scored
 from rrbench.figures.style import SUFFIXES, look, save
+from rrbench.figures.temperature import sweep
 from rrbench.metrics import risk_coverage
 from rrbench.rows import ResultRow, read_rows
 
@@ -121,6 +122,13 @@ def test_figure_5_at_temperature_1_is_the_row(drawn: dict[str, Figure], cells: l
     curve = line(drawn["figure5"].axes[0], "confidence")
     assert len(curve.get_xdata()) == 21
     assert curve.get_ydata()[list(curve.get_xdata()).index(0)] == pytest.approx(row.acc_tpr95)
+
+
+def test_figure_5_shows_one_curve_for_right_inputs_where_both_scores_are_one(cells: list[Scored]) -> None:
+    scores = scores_of(cells, "pgd-at", "pgd10").scores
+    labels, logits = scores["labels"], scores["logits"]
+    confidence = sweep(labels, logits, logits.argmax(axis=1), "quantile")
+    assert confidence.mean_right == pytest.approx(sweep(labels, logits, labels, "quantile").mean_right)
 
 
 def test_figure_6_shows_confidence_over_xi_and_the_filter(drawn: dict[str, Figure], cells: list[Scored]) -> None:
