@@ -69,13 +69,8 @@ def test_every_figure_can_be_written_and_its_axes_say_what_they_show(
     drawn: dict[str, Figure], name: str, tmp_path: Path
 ) -> None:
     figure = drawn[name]
-    for suffix in SUFFIXES if name == "figure8" else (".png",):
-        path = tmp_path / f"{name}{suffix}"
-        save(figure, path)
-        assert path.stat().st_size > 2000
-        before = path.read_bytes()
-        save(figure, path)
-        assert path.read_bytes() == before
+    save(figure, tmp_path / f"{name}.png")
+    assert (tmp_path / f"{name}.png").stat().st_size > 2000
     assert figure.axes[0].get_ylabel()
     for panel in figure.axes:
         assert panel.get_xlabel()
@@ -295,13 +290,19 @@ def test_the_figures_of_the_paper_are_of_cifar_10_unless_told_otherwise(
     assert "--preset paper --dataset cifar10" in answer.err
 
 
-def test_the_command_writes_every_format_asked_for(command: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
-    paths = [tmp_path / f"f{suffix}" for suffix in SUFFIXES]
-    outs = [word for path in paths for word in ("--out", path)]
-    answer = command("figure", "--results", folder, "--paper", "label:fig4", "--dataset", "digits", *outs)
-    assert answer.code == 0, answer.err
-    assert answer.out.split() == [str(path) for path in paths]
-    assert [path.read_bytes()[:4] for path in paths] == [b"%PDF", b"<?xm", b"\x89PNG"]
+def test_the_command_writes_every_format_asked_for_and_the_same_bytes_again(
+    command: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    written = []
+    for attempt in ("one", "two"):
+        paths = [tmp_path / f"{attempt}{suffix}" for suffix in SUFFIXES]
+        outs = [word for path in paths for word in ("--out", path)]
+        answer = command("figure", "--results", folder, "--paper", "label:fig4", "--dataset", "digits", *outs)
+        assert answer.code == 0, answer.err
+        assert answer.out.split() == [str(path) for path in paths]
+        written.append([path.read_bytes() for path in paths])
+    assert [content[:4] for content in written[0]] == [b"%PDF", b"<?xm", b"\x89PNG"]
+    assert written[0] == written[1]
 
 
 @pytest.mark.parametrize(
