@@ -25,7 +25,9 @@ def figure(
         str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Only rows of this seed; else the smallest.")] = None,
-    points: Annotated[int, typer.Option(help="Figure 7: images a panel; t-SNE of 50,000 takes hours.", min=10)] = 2000,
+    points: Annotated[
+        int, typer.Option(help="Figure 7: at most so many images a panel; t-SNE is slow.", min=10)
+    ] = 2000,
     out: Annotated[list[Path] | None, typer.Option(help="A .pdf, .svg or .png; may be given again.")] = None,
 ) -> None:
     """Draw a figure from the scores in a work folder.

@@ -7,7 +7,7 @@ from fractions import Fraction
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
-from rrbench.figures.scored import one_place, preference, provenance_text
+from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.names import unknown
 from rrbench.rows import ResultRow, order
@@ -82,9 +82,9 @@ def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[
 
 def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
     """Name a victim; what it rejects of clean inputs belongs beside `deploy_robust`, which rejecting all makes 100."""
-    clean = next((row for row in rows if row.attack == "clean" and (row.trained_as, row.rejector) == victim), None)
-    coverage = None if clean is None else clean.deploy_coverage
-    label = f"{victim[1]} ({victim[0]})"
+    own = [row for row in rows if (row.trained_as, row.rejector) == victim]
+    coverage = next((row.deploy_coverage for row in own if row.attack == "clean"), None)
+    label = victim_label(own[0])
     return label if coverage is None else f"{label}, answers {coverage:.1f} % of clean"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from rrbench.figures.request import PaperRequest, paper_etas
-from rrbench.figures.scored import Scored, provenance_text
+from rrbench.figures.scored import Scored, provenance_text, victim_label
 from rrbench.figures.style import BLACK, GREY, LINES, finish, legend_below, look, panels, styled
 from rrbench.names import show
 from rrbench.rows import ResultRow
@@ -39,7 +39,7 @@ def figure4(request: PaperRequest) -> Figure:
                         color=BLACK if row.trained_as == TRAINED_AS else GREY,
                         linestyle=LINES[index % len(LINES)],
                         linewidth=0.9,
-                        label=f"{row.rejector} ({row.trained_as}): {row.attack}",
+                        label=f"{victim_label(row)}: {row.attack}",
                     )
             # Logarithmic from the smallest weight above 0 on, linear below it: 0 has a place.
             panel.set_xscale("symlog", linthresh=smallest, linscale=0.5)

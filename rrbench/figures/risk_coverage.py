@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rrbench.draws import derive
-from rrbench.figures.scored import Scored, one_place, preference, provenance_text
+from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import finish, look, panels, styled
 from rrbench.metrics import risk_coverage, risk_coverage_band
 from rrbench.names import unknown
@@ -97,7 +97,7 @@ def curve_of(cell: Scored) -> Curve:
 
 def _draw_curve(panel: Axes, curve: Curve, index: int, budget: str) -> None:
     style, row = look(index), curve.row
-    label = f"{row.rejector} ({row.trained_as})" + (f": {row.attack}" if budget else "")
+    label = victim_label(row) + (f": {row.attack}" if budget else "")
     marked = np.searchsorted(curve.coverage, np.linspace(0.2, 1, 5) - 1e-9).tolist()
     start = int((curve.coverage >= SHOWN_FROM).argmax())
     panel.plot(

@@ -75,6 +75,11 @@ def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
     return places[0]
 
 
+def victim_label(row: ResultRow) -> str:
+    """Name a rejector and its checkpoint; an oracle must not pass for a defence."""
+    return f"{row.rejector} ({row.trained_as})" + (", oracle" if "oracle" in row.note else "")
+
+
 def provenance_text(rows: Sequence[ResultRow], *, with_n: bool = True) -> str:
     """Say in one line what a figure was drawn from; `with_n`: of how many test inputs."""
     values: list[tuple[str, set[object]]] = [

@@ -19,7 +19,7 @@ from rrbench.figures.accuracy_budget import by_victim
 from rrbench.figures.certainty import couple
 from rrbench.figures.request import Wish, paper_request
 from rrbench.figures.risk_coverage import GRID, by_budget, curve_of
-from rrbench.figures.scored import Scored, read_scored
+from rrbench.figures.scored import Scored, read_scored, victim_label
 from rrbench.figures.style import SUFFIXES, look, save
 from rrbench.figures.temperature import sweep
 from rrbench.metrics import risk_coverage
@@ -245,6 +245,12 @@ def test_the_first_fifty_looks_differ_in_colour_and_without() -> None:
     looks = [look(index) for index in range(50)]
     assert len(set(looks)) == 50
     assert len({(one.linestyle, one.marker) for one in looks}) == 50
+
+
+def test_an_oracle_is_called_one(cells: list[Scored]) -> None:
+    assert victim_label(cells[0].row) == "confidence (pgd-at)"
+    oracle = dataclasses.replace(cells[0].row, rejector="t-con", note="oracle: knows the labels")
+    assert victim_label(oracle) == "t-con (pgd-at), oracle"
 
 
 def as_cifar(cell: Scored, preset: str, limit: int | None) -> Scored:
