@@ -55,6 +55,14 @@ class Deployed(NamedTuple):
     robust: float  # rejected or right
 
 
+class Reliability(NamedTuple):
+    """Inputs in bins of equal width by their largest softmax probability, upper edges included."""
+
+    inputs: Integers
+    right: Integers
+    gap: NDArray[np.float64]  # the sum of their probabilities, less that
+
+
 def measure(
     labels: Integers,
     logits: Floats,
@@ -153,8 +161,36 @@ def aurc(certainty: Floats, correct: Booleans) -> float:
     """
     tally = _tally(_ranks(certainty, correct), correct)
     inputs = tally.sum(axis=0)
-    selective_risk = tally[1].cumsum() / inputs.cumsum()
-    return float(inputs @ selective_risk / inputs.sum())
+    wrong, accepted = _accepted(tally)
+    return float(inputs @ (wrong / accepted) / inputs.sum())
+
+
+def risk_coverage(certainty: Floats, correct: Booleans) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return coverage and selective risk at every operating point, as fractions, the smallest coverage first.
+
+    The curve has steps: whoever must answer a share of the inputs accepts at the first point that covers it.
+    The area under it is `aurc`.
+    """
+    wrong, accepted = _accepted(_tally(_ranks(certainty, correct), correct))
+    return accepted / accepted[-1], wrong / accepted
+
+
+def risk_coverage_band(
+    certainty: Floats, correct: Booleans, coverage: Floats, resamples: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (low, high) of the selective risk at some coverages: 95 % percentile intervals over examples.
+
+    The draws are those of `bootstrap`; each has its own operating points.
+    """
+    needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack 0.07 * 100 would need 8 inputs
+    risks = np.empty((0, coverage.size))
+    for tallies in _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed)):
+        wrong, accepted = _accepted(tallies)
+        first = np.array([np.searchsorted(each, needed) for each in accepted])
+        at_least_one = np.maximum(np.take_along_axis(accepted, first, axis=1), 1)
+        risks = np.concatenate([risks, np.take_along_axis(wrong, first, axis=1) / at_least_one])
+    low, high = np.percentile(risks, (2.5, 97.5), axis=0)
+    return low, high
 
 
 def augrc(certainty: Floats, correct: Booleans) -> float:
@@ -181,6 +217,12 @@ def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
     It is the mean over inputs of their bin's gap between mean probability and accuracy; the bins have equal width
     and include their upper edge. None where an infinite logit leaves a probability undefined.
     """
+    bins_found = reliability(labels, logits, bins)
+    return None if bins_found is None else float(np.abs(bins_found.gap).sum() / labels.size)
+
+
+def reliability(labels: Integers, logits: Floats, bins: int = 15) -> Reliability | None:
+    """Sort inputs into the bins of `ece`; None where an infinite logit leaves a probability undefined."""
     correct = is_correct(labels, logits)
     logits = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -188,8 +230,11 @@ def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
     if np.isnan(confidence).any():
         return None
     position = np.ceil(confidence * bins).astype(np.int64) - 1
-    gaps = np.bincount(position, weights=confidence - correct)
-    return float(np.abs(gaps).sum() / correct.size)
+    return Reliability(
+        inputs=np.bincount(position, minlength=bins),
+        right=np.bincount(position[correct], minlength=bins),
+        gap=np.asarray(np.bincount(position, weights=confidence - correct, minlength=bins), dtype=np.float64),
+    )
 
 
 def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Intervals:
@@ -230,6 +275,11 @@ def _ranks(certainty: Floats, correct: Booleans) -> NDArray[np.intp]:
 def _tally(ranks: NDArray[np.intp], correct: Booleans) -> Integers:
     scores = int(ranks.max()) + 1
     return np.bincount(ranks + scores * ~correct, minlength=2 * scores).reshape(2, scores)
+
+
+def _accepted(tally: Integers) -> tuple[Integers, Integers]:
+    """Count the wrong and all of the inputs accepted at each score."""
+    return tally[..., 1, :].cumsum(axis=-1), tally.sum(axis=-2).cumsum(axis=-1)
 
 
 def _resampled_tallies(

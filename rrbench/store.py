@@ -5,6 +5,7 @@ manifest.json   the runs that worked here: command, versions, machine
 cells/          one JSON a finished cell: its row, the hash of its score file
 scores/         per-example scores of a cell (.npz, no pickles)
 moved/          what the network said of an attack's images, shared by the rejectors of a checkpoint
+training/       what a checkpoint says of its clean training images, where `--keep features` asks for it
 fitted/         what a rejector learnt from clean training outputs, and its calibration
 checkpoints/    networks (.safetensors)
 locks/          so that two runs never do the same work at once
@@ -78,6 +79,10 @@ class Store:
     def moved_path(self, key: str) -> Path:
         """Return where an attack's outputs lie."""
         return self.root / "moved" / f"{key}.npz"
+
+    def training_path(self, key: str) -> Path:
+        """Return where a checkpoint's outputs on its training images lie."""
+        return self.root / "training" / f"{key}.npz"
 
     def fitted_path(self, key: str) -> Path:
         """Return where a fitted rejector lies."""
