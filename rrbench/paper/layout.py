@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rrbench.paper.cells import PaperCell, index, toml
 from rrbench.paper.judge import Judged
-from rrbench.paper.wanted import radius, shown
+from rrbench.paper.wanted import is_published, radius, shown
 
 Key = tuple[str, ...]
 TITLES = {"at": "AT", "rejector": "Rejector", "attack": "Inputs", "arch": "Network", "dataset": "Data set"}
@@ -52,7 +52,7 @@ def lay_out(name: str, judged: Sequence[Judged]) -> Grid:
     is_sentence = not column_fields
     return Grid(
         name=name,
-        title=title(name),
+        title=title(name) + _place(judged),
         titles=("Number",) if is_sentence else tuple(TITLES[field] for field in line_fields),
         lines=tuple((" ".join(filter(None, words)),) if is_sentence else words for words in names),
         columns=tuple(_names(one_of[key], column_fields) for key in columns),
@@ -67,6 +67,14 @@ def title(name: str) -> str:
     if found is None:
         return "Numbers in the paper's text"
     return f"{name.replace('table', 'Table ')} as printed (LaTeX label {found.label}): {found.what}"
+
+
+def _place(judged: Sequence[Judged]) -> str:
+    """Say what a table is laid out for, where nothing of it is the paper's."""
+    if any(is_published(each.cell) for each in judged):
+        return ""
+    words = dict.fromkeys(word for each in judged for word in (each.cell.dataset, each.cell.arch))
+    return f"; here for {', '.join(words)}"
 
 
 def winners(name: str, judged: Sequence[Judged]) -> frozenset[PaperCell]:
@@ -88,7 +96,7 @@ def _key(cell: PaperCell, fields: Sequence[str]) -> Key:
 
 
 def _names(cell: PaperCell, fields: Sequence[str]) -> Key:
-    """Return how a line's or a column's words are printed; a column of one kind of budget says it once."""
+    """Return how a line's or a column's words are printed."""
     return tuple(_name(cell, field) for field in fields)
 
 

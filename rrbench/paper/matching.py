@@ -55,7 +55,7 @@ def has_settings(row: ResultRow, wanted: Wanted) -> bool:
         name, expected = expected_settings(kind, wanted)
         if plugin_name(kind, label) != name:
             return False
-        there = stated.get(kind, {})
+        there = stated.get(kind, {}) | explicit_settings(kind, label)
         if any(key in there and not same(there[key], value) for key, value in expected.items()):
             return False
     return True
@@ -111,15 +111,23 @@ def expected_settings(kind: str, wanted: Wanted) -> tuple[str, Settings]:
     """Return a wanted plugin's name and every setting: class, step of the data set, preset, then the text itself."""
     text = str(getattr(wanted, kind))
     dataset = parse(wanted.dataset).name if kind == "attack" else wanted.home
-    config, call, name = _config(wanted.preset), parse(text), plugin_name(kind, text)
+    config, name = _config(wanted.preset), plugin_name(kind, text)
     settings = dict(_defaults(kind).get(name, {}))
     step = config.step(dataset, wanted.norm) if kind == "attack" and wanted.norm else None
     if "step" in settings and step is not None:
         settings["step"] = show(step)
     settings |= {key: _typed(value) for key, value in config.settings(kind, name, dataset).items()}
+    return name, settings | explicit_settings(kind, text)
+
+
+@cache
+def explicit_settings(kind: str, text: str) -> dict[str, str]:
+    """Return the settings that a text itself gives."""
+    call, name = parse(text), plugin_name(kind, text)
+    settings: dict[str, str] = {}
     if call.name != name:
         steps, _, restarts = call.name.removeprefix(name).partition("x")
         settings |= {"steps": steps, "restarts": restarts or "1"}
     if call.positional is not None:
-        settings[next(iter(settings))] = call.positional
-    return name, settings | dict(call.keywords)
+        settings[next(iter(_defaults(kind).get(name, {})), "")] = call.positional
+    return settings | dict(call.keywords)

@@ -1,10 +1,11 @@
 """What is missing in the paper's tables, as a plan that fills it, and at what cost. Imports torch."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from rrbench import zoo
-from rrbench.cells import Plan, show_budget
-from rrbench.config import load_preset
+from rrbench.cells import Cell, Plan, show_budget
+from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.estimate import RATES, attack_gradients, duration, training_gradients
 from rrbench.names import parse
@@ -53,7 +54,8 @@ def missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int
 def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> Plan:
     """Plan exactly the missing rows: no clean pass that nobody asked for."""
     config = load_preset(preset_of(selection))
-    cells = []
+    cells: list[Cell] = []
+    dropped: dict[str, None] = {}
     for seed, lacking in missing(selection, rows, seeds).items():
         groups: dict[tuple[str, ...], list[str]] = {}
         for each in lacking:
@@ -69,9 +71,24 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
                 budgets=[budget] if ":" in budget else None,
                 seeds=(seed,),
             )
-            planned = make_plan(request, config).cells
+            planned = _fitting(request, config, dropped)
             cells += [cell for cell in planned if (cell.attack.name == CLEAN) == (parse(attack).name == CLEAN)]
-    return merged(cells)
+    if not cells and dropped:
+        raise UseError("nothing to run: " + "; ".join(dropped))
+    return dataclasses.replace(merged(cells), dropped=tuple(dropped))
+
+
+def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list[Cell]:
+    """Plan what can be; a rejector whose published settings do not fit other data is left out with a line."""
+    try:
+        return list(make_plan(request, config).cells)
+    except UseError as error:
+        rejectors = list(request.rejectors or ())
+        if len(rejectors) < 2:
+            dropped[str(error)] = None
+            return []
+    alone = [dataclasses.replace(request, rejectors=[rejector]) for rejector in rejectors]
+    return [cell for each in alone for cell in _fitting(each, config, dropped)]
 
 
 def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[int] = (0,)) -> str:
@@ -106,4 +123,4 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     words += [f"--seeds {','.join(map(str, seeds))}"] if tuple(seeds) != (0,) else []
     total = f"{len(plan.cells)} rows on {len(plan.checkpoints())} checkpoints: about {duration(training)} of training"
     total += f" and {duration(attacking)} of attacks on one H200 (its measured rates; preset {preset_of(selection)})"
-    return "\n".join([*lines, shown, *never, total, " ".join(words)])
+    return "\n".join([*lines, shown, *never, *(f"left out: {line}" for line in plan.dropped), total, " ".join(words)])

@@ -79,6 +79,7 @@ def record_of(each: Judged) -> dict[str, str | int | float | None]:
 
 def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool) -> Field:
     places, measured = digits(each.cell), each.measured
+    keys = [*(note.id for note in each.footnotes), measured.note]
     low, high = measured.low, measured.high
     is_percent = places == 2
     bound = f"{{:.{1 if is_percent else places}f}}"
@@ -88,28 +89,30 @@ def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool)
         paper="overflow" if each.cell.value == "nan" else each.cell.value,
         difference="" if each.difference is None else f"{each.difference:+.{places}f}",
         extra=each.verdict if with_verdicts else interval,
-        marks="".join(marks[note.id] for note in each.footnotes if not note.everywhere),
+        marks=",".join(filter(None, (marks.get(key, "") for key in keys))),
         is_best=each.cell in grid.best,
         is_best_published=each.cell.bold,
     )
 
 
 def _marks(grid: Grid) -> dict[str, str]:
-    """Give every footnote of a table a letter, in order of appearance."""
+    """Give every footnote and every remark on some cells alone a letter, in order of appearance."""
     ids = dict.fromkeys(note.id for each in grid.judged for note in each.footnotes if not note.everywhere)
-    return dict(zip(ids, string.ascii_lowercase, strict=False))
+    own = dict.fromkeys(each.measured.note for each in grid.judged if each.measured.note)
+    shared = [text for text in own if all(each.measured.note == text for each in grid.judged)]
+    marked = [*ids, *(text for text in own if text not in shared)]
+    letters = [*string.ascii_lowercase, *map(str, range(1, len(marked) + 1))]
+    return dict(zip(marked, letters, strict=False))
 
 
 def _notes(grid: Grid, with_verdicts: bool) -> list[str]:
-    """Return the lines below a table: its footnotes, with their evidence where verdicts are asked for."""
+    """Return the lines below a table: its footnotes, with their evidence where verdicts are asked for, and remarks."""
     found: dict[str, Footnote] = {note.id: note for each in grid.judged for note in each.footnotes}
     marks = _marks(grid)
-    lines = [LEGEND]
-    for note in sorted(found.values(), key=lambda note: marks.get(note.id, "~")):
-        mark = f"{marks[note.id]}: " if note.id in marks else ""
-        lines.append(f"{mark}{note.text}." + (f" Evidence: {note.evidence}." if with_verdicts else ""))
-    own = dict.fromkeys(each.measured.note for each in grid.judged if each.measured.note)
-    return [*lines, *(f"note: {text}" for text in own)]
+    texts = {id_: f"{note.text}." + f" Evidence: {note.evidence}." * with_verdicts for id_, note in found.items()}
+    texts |= {each.measured.note: each.measured.note for each in grid.judged if each.measured.note}
+    marked = [f"{mark}: {texts[key]}" for key, mark in marks.items()]
+    return [LEGEND, *marked, *(text for key, text in texts.items() if key not in marks)]
 
 
 def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:
