@@ -55,9 +55,9 @@ def has_settings(row: ResultRow, wanted: Wanted) -> bool:
         name, expected = expected_settings(kind, wanted)
         if plugin_name(kind, label) != name:
             return False
-        there = stated.get(kind, {}) | explicit_settings(kind, label)
-        if any(key in there and not same(there[key], value) for key, value in expected.items()):
-            return False
+        for there in (stated.get(kind, {}), explicit_settings(kind, label)):
+            if any(key in there and not same(there[key], value) for key, value in expected.items()):
+                return False
     return True
 
 

@@ -122,7 +122,9 @@ def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:
     names = [list(grid.titles), *map(list, grid.lines)]
     left = render(names[0], names[1:], "text").splitlines()
     left = [" " * len(left[1]), *left]
-    width = max(map(len, left))
+    # A long name of one's own is cut before a number is.
+    width = min(max(map(len, left)), WIDTH - 2 - max(len(block[0]) for block in blocks))
+    left = [line if len(line) <= width else f"{line[: width - 1]}~" for line in left]
     rows: list[list[list[str]]] = [[]]
     for block in blocks:
         used = width + sum(len(each[0]) + 2 for each in rows[-1])

@@ -1,8 +1,8 @@
 """Made-up rows for the paper's cells, labelled by the runner as real ones are."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -36,22 +36,22 @@ def made_up(index: int, row: ResultRow) -> ResultRow:
     )
 
 
-@pytest.fixture
-def rows_for(tmp_path: Path) -> Iterator[Make]:
+@pytest.fixture(scope="session")
+def rows_for(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Make one row for everything that a table wants."""
-    runner = Runner(Store(tmp_path), torch.device("cpu"), "fp32", ())
+    runner = Runner(Store(tmp_path_factory.mktemp("runs")), torch.device("cpu"), "fp32", ())
 
-    def make(paper: str, seed: int = 0, **words: str) -> list[ResultRow]:
+    @cache
+    def made(paper: str, seed: int, words: tuple[tuple[str, str], ...]) -> tuple[ResultRow, ...]:
+        return tuple(make_rows(paper, seed, **dict(words)))
+
+    def make_rows(paper: str, seed: int, **words: str) -> list[ResultRow]:
         plan = plan_missing(Selection(paper, **words), [], (seed,))
         rows = []
         for cell in plan.cells:
             info = build(DataSource, cell.dataset).info
-            size = (
-                5 * info.test_size
-                if str(cell.dataset).startswith("cifar10-c") and ("severity" not in str(cell.dataset))
-                else info.test_size
-            )
-            rows.append(dataclasses.replace(runner._row(cell), n=size))
+            is_pooled = cell.dataset.name == "cifar10-c" and "severity" not in str(cell.dataset)
+            rows.append(dataclasses.replace(runner._row(cell), n=info.test_size * (5 if is_pooled else 1)))
         return [made_up(index, row) for index, row in enumerate(rows)]
 
-    yield make
+    return lambda paper, seed=0, **words: list(made(paper, seed, tuple(words.items())))
