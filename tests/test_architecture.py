@@ -124,7 +124,12 @@ def test_the_quick_commands_import_neither_torch_nor_pandas_nor_any_plugin(comma
     assert len(done.stdout.splitlines()) > 2
 
 
-QUICK = [["--help"], ["list", "rejectors"], ["table", "RESULTS"], ["table", "--paper", "table2", "--results", "RESULTS"]]
+QUICK = [
+    ["--help"],
+    ["list", "rejectors"],
+    ["table", "RESULTS"],
+    ["table", "--paper", "table2", "--results", "RESULTS"],
+]
 
 
 @pytest.mark.parametrize("command", QUICK, ids=" ".join)
