@@ -1,6 +1,8 @@
 """Which rows fill which cell: planned by rrbench itself, changed one thing at a time."""
 
+import csv
 import dataclasses
+import io
 import json
 import math
 import statistics
@@ -9,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from rrbench.config import load_preset
-from rrbench.paper.cells import PaperCell, cells_of, relabelled, table_names, toml
+from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
 from rrbench.paper.fill import Measured, fill, wilson
 from rrbench.paper.matching import Rows, plugin_name, same
 from rrbench.paper.planning import missing, plan_missing
@@ -266,3 +268,10 @@ def test_settings_are_compared_as_values() -> None:
     assert plugin_name("attack", "pgd100x10(keep=best)") == "pgd"
     assert plugin_name("attack", "cw-l2(goal=adaptive)") == "cw-l2"
     assert table_names()[0] == "table1"
+
+
+def test_the_tables_need_exactly_the_39_trainings_behind_the_paper(rows_for: Make) -> None:
+    runs = list(csv.DictReader(io.StringIO(data("published/runs.csv"))))
+    found = {(row.dataset.partition("-c(")[0], row.network, row.framework, row.trained_as) for row in rows_for("all")}
+    assert sorted(key[:3] for key in found) == sorted((run["dataset"], run["arch"], run["framework"]) for run in runs)
+    assert len(found) == 39
