@@ -159,10 +159,7 @@ def aurc(certainty: Floats, correct: Booleans) -> float:
 
     An input's selective risk is the share of wrong ones among all inputs at least as certain as it is.
     """
-    tally = _tally(_ranks(certainty, correct), correct)
-    inputs = tally.sum(axis=0)
-    wrong, accepted = _accepted(tally)
-    return float(inputs @ (wrong / accepted) / inputs.sum())
+    return float(_aurc(_tally(_ranks(certainty, correct), correct)))
 
 
 def risk_coverage(certainty: Floats, correct: Booleans) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -199,10 +196,7 @@ def augrc(certainty: Floats, correct: Booleans) -> float:
     The generalised risk is the share of inputs accepted and wrong; straight lines join the operating points,
     from (0, 0) on.
     """
-    tally = _tally(_ranks(certainty, correct), correct)
-    inputs = tally.sum(axis=0)
-    mean_wrong_accepted = tally[1].cumsum() - tally[1] / 2
-    return float(inputs @ mean_wrong_accepted / inputs.sum() ** 2)
+    return float(_augrc(_tally(_ranks(certainty, correct), correct)))
 
 
 def fpr95(certainty: Floats, correct: Booleans) -> float | None:
@@ -249,6 +243,17 @@ def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: in
         accuracies.append(_acc_tpr95(tallies, rule))
         aucs.append(_auc(tallies))
     return Intervals(_interval(np.concatenate(accuracies)), _interval(np.concatenate(aucs)))
+
+
+def resampled(
+    metric: str, certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int
+) -> NDArray[np.float64]:
+    """Return one of `RESAMPLED` for each draw of `bootstrap`, NaN where it is undefined.
+
+    Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
+    """
+    draws = _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed))
+    return np.concatenate([_of_tally(metric, tallies, rule) for tallies in draws])
 
 
 # A tally has shape (..., 2, distinct scores): how many right and how many wrong inputs have each score, the highest
@@ -332,6 +337,29 @@ def _auc(tally: Integers) -> NDArray[np.float64]:
     right, wrong = tally[..., 0, :], tally[..., 1, :]
     right_above = right.cumsum(axis=-1) - right / 2
     return _ratio((wrong * right_above).sum(axis=-1), right.sum(axis=-1) * wrong.sum(axis=-1))
+
+
+def _aurc(tally: Integers) -> NDArray[np.float64]:
+    inputs = tally.sum(axis=-2)
+    selective_risk = np.nan_to_num(_ratio(*_accepted(tally)))
+    return np.asarray((inputs * selective_risk).sum(axis=-1) / inputs.sum(axis=-1))
+
+
+def _augrc(tally: Integers) -> NDArray[np.float64]:
+    inputs, wrong = tally.sum(axis=-2), tally[..., 1, :]
+    mean_wrong_accepted = wrong.cumsum(axis=-1) - wrong / 2
+    return np.asarray((inputs * mean_wrong_accepted).sum(axis=-1) / inputs.sum(axis=-1) ** 2)
+
+
+RESAMPLED = ("acc_all", "acc_tpr95", "auc", "aurc", "augrc")
+
+
+def _of_tally(metric: str, tally: Integers, rule: TprRule) -> NDArray[np.float64]:
+    if metric == "acc_tpr95":
+        return _acc_tpr95(tally, rule)
+    if metric == "acc_all":
+        return _ratio(100 * tally[..., 0, :].sum(axis=-1), tally.sum(axis=(-2, -1)))
+    return {"auc": _auc, "aurc": _aurc, "augrc": _augrc}[metric](tally)
 
 
 def _ratio(part: Floats | Integers, whole: Integers) -> NDArray[np.float64]:

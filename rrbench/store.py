@@ -13,25 +13,22 @@ locks/          so that two runs never do the same work at once
 
 import dataclasses
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from filelock import FileLock, Timeout
-from numpy.typing import NDArray
 
+from rrbench.arrays import load_arrays as load_arrays
+from rrbench.arrays import save_arrays as save_arrays
 from rrbench.doubts import with_doubts
-from rrbench.errors import UseError, first_line
+from rrbench.errors import UseError
 from rrbench.files import read_json, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, write_rows
 from rrbench.train import Files
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,26 +142,3 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         return CellRecord(**{**value, "row": ResultRow(**value["row"])}), row_sha256
     except (KeyError, TypeError, AttributeError):
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
-
-
-def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
-    """Write named arrays as .npz and return the file's hash."""
-    buffer = io.BytesIO()
-    (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **cast(Any, arrays))
-    write_bytes(path, buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
-
-
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read named arrays; a damaged file is one line."""
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("not an .npz file")
-        with file:
-            arrays = {name: file[name] for name in file.files}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise ValueError("a member is no array")
-        return arrays
-    except Exception as error:  # a damaged archive can fail in any way
-        raise UseError(f"cannot read {path} (truncated or damaged): {first_line(error)}") from None
