@@ -106,9 +106,7 @@ def _figure(answer: Answer, state: str, attack: str = "") -> Safe:
     by = f" by {attack}" if attack else ""
     alt = f"input {answer.input} of class {answer.label}, {state}{by}: {answer.verdict}"
     size = {"width": str(answer.image.shape[-1]), "height": str(answer.image.shape[-2])}
-    picture = Safe(
-        element("img", src=data_address(answer.image), alt=alt, loading="lazy", **size).removesuffix("</img>")
-    )
+    picture = Safe(element("img", src=data_address(answer.image), alt=alt, **size).removesuffix("</img>"))
     is_harm = answer.prediction != answer.label and answer.is_accepted is not False
     facts = [
         element("span", state, class_="state"),

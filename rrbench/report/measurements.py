@@ -33,20 +33,20 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
         "rejector",
         "trained as",
         "budget",
-        "strongest attack",
         metric,
         f"interval, {floor} to 100",
+        "strongest attack",
         "attacks tried",
     ]
-    header += ["acc_all", "deploy_coverage", "clean deploy_coverage", "clean acc_all"]
+    header += ["acc_all", "coverage", "clean coverage", "clean acc_all"]
     lines: list[list[Entry | str]] = [
         [
             standing.rejector,
             standing.trained_as,
             _budget(standing.strongest.first),
-            standing.strongest.first.attack,
             with_interval(standing.value, standing.interval, 1),
             Entry(_strip(standing, floor), standing.value, is_number=True),
+            standing.strongest.first.attack,
             number(standing.attacks, 0),
             number(standing.strongest.mean("acc_all"), 1),
             number(standing.strongest.mean("deploy_coverage"), 1),

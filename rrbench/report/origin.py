@@ -7,7 +7,7 @@ from rrbench.report.markup import Entry, Safe, element, joined, number, table
 from rrbench.report.results import Results
 from rrbench.rows import ResultRow
 
-RUN = ("command", "started", "seconds", "cells", "failed", "preset", "device", "precision", "version", "commit")
+RUN = ("started", "seconds", "cells", "failed", "preset", "device", "precision", "version", "commit", "command")
 NUMBERS = ("seconds", "cells", "failed")
 
 

@@ -113,6 +113,18 @@ def empty(tiny: Path, tmp_path: Path) -> Bench:
     return Bench(tmp_path / "runs", tiny)
 
 
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with all that a report shows: clean, two budgets, an adaptive attack, one that leaves no auc."""
+    out = tmp_path_factory.mktemp("reported")
+    given = api.Options(out=out, device="cpu", limit=40)
+    api.execute(
+        api.prepare("confidence,rr", "pgd10,adaptive(con+rcon,eta=1,steps=10)", **given), ["rrbench", "run", "a test"]
+    )
+    api.execute(api.prepare("confidence,rr", "pgd100", budgets="linf:1/10,linf:1", **given), ["rrbench", "run", "more"])
+    return out
+
+
 class Answer(NamedTuple):
     """What a command said."""
 
