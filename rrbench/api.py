@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     """Work through a job and note it in the folder's manifest."""
     runner, begin = job.runner, time.time()
     record: dict[str, object] = {
-        "command": " ".join(command),
+        "command": shlex.join(command),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
         "preset": job.config.preset,
         "device": describe(runner.device),

@@ -33,13 +33,9 @@ class Results:
 
     source: Path
     rows: Sequence[ResultRow]
+    has_cells: bool = False  # whether the source is a work folder
     cells: dict[ResultRow, Scored] = field(default_factory=dict)
     runs: Sequence[dict[str, object]] = ()  # of the manifest
-
-    @property
-    def has_cells(self) -> bool:
-        """Whether the source is a work folder."""
-        return bool(self.cells)
 
     @property
     def measured(self) -> list[ResultRow]:
@@ -74,7 +70,7 @@ def read_results(source: Path) -> Results:
         # Not rows.csv: a run that was killed may have finished cells since it was last rebuilt.
         rows = with_doubts(record.row for record in records)
         cells = {row: Scored(record, store) for row, record in zip(rows, records, strict=True) if row.status == "ok"}
-        results = Results(source, sorted(rows, key=order), cells, list(_runs(source / "manifest.json")))
+        results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))
     if not results.rows:
         raise UseError(f"{source} holds no rows: nothing to report")
     for row in results.rows:

@@ -14,6 +14,7 @@ import torch
 
 from rrbench import api, cli
 from rrbench.progress import Advance
+from rrbench.report import write_report
 from rrbench.rows import ResultRow
 
 TINY = """
@@ -115,14 +116,20 @@ def empty(tiny: Path, tmp_path: Path) -> Bench:
 
 @pytest.fixture(scope="session")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work folder with all that a report shows: clean, two budgets, an adaptive attack, one that leaves no auc."""
+    """A work folder with all that a report shows: clean without an auc, two budgets, an adaptive attack."""
     out = tmp_path_factory.mktemp("reported")
-    given = api.Options(out=out, device="cpu", limit=40)
-    api.execute(
-        api.prepare("confidence,rr", "pgd10,adaptive(con+rcon,eta=1,steps=10)", **given), ["rrbench", "run", "a test"]
-    )
-    api.execute(api.prepare("confidence,rr", "pgd100", budgets="linf:1/10,linf:1", **given), ["rrbench", "run", "more"])
+    attacks = "pgd10,adaptive(con+rcon,eta=1,steps=10)"
+    job = api.prepare("confidence,rr", attacks, budgets="linf:1/10,linf:1/4", out=out, device="cpu", limit=24)
+    api.execute(job, ["rrbench", "run", "--attacks", attacks])
     return out
+
+
+@pytest.fixture(scope="session")
+def report_page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its report."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(reported, path)
+    return path
 
 
 class Answer(NamedTuple):

@@ -92,13 +92,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         driver.wait(timeout=20)
 
 
-@pytest.fixture(scope="module")
-def page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(reported, path)
-    return path
-
-
 ROBUST = """
 const table = document.querySelector("#weakest table");
 const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === "deploy_robust");
@@ -107,15 +100,15 @@ return [...table.tBodies[0].rows].map((row) => parseFloat(row.cells[column].text
 
 
 @pytest.fixture(scope="module")
-def robust_button(page: Path, browser: Browser) -> str:
-    browser.open(page, width=1280)
+def robust_button(report_page: Path, browser: Browser) -> str:
+    browser.open(report_page, width=1280)
     script = """const cells = [...document.querySelector("#weakest table").tHead.rows[0].cells];
     return cells.findIndex((cell) => cell.textContent === "deploy_robust")"""
     return f"#weakest thead th:nth-child({browser.run(script) + 1}) button"
 
 
-def test_it_renders_with_every_section_and_picture(page: Path, browser: Browser) -> None:
-    browser.open(page, width=1280)
+def test_it_renders_with_every_section_and_picture(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=1280)
     headings = browser.run('return [...document.querySelectorAll("h2")].map((each) => each.textContent)')
     assert headings[:3] == ["Summary", "Each rejector at its weakest", "Plots"]
     assert len(headings) == 8
@@ -127,9 +120,9 @@ def test_it_renders_with_every_section_and_picture(page: Path, browser: Browser)
 
 
 def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_round(
-    page: Path, browser: Browser, robust_button: str
+    report_page: Path, browser: Browser, robust_button: str
 ) -> None:
-    browser.open(page, width=1280)
+    browser.open(report_page, width=1280)
     before = browser.run(ROBUST)
     browser.click(robust_button)
     assert browser.run(ROBUST) == sorted(before)
@@ -140,8 +133,8 @@ def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_round(
     assert browser.log() == []
 
 
-def test_names_sort_as_words_and_what_is_undefined_stays_last(page: Path, browser: Browser) -> None:
-    browser.open(page, width=1280)
+def test_names_sort_as_words_and_what_is_undefined_stays_last(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=1280)
     script = 'return [...document.querySelector("#results tbody").rows].map((row) => row.cells[%d].textContent)'
     attack, auc = 2, 6
     browser.click(f"#results thead th:nth-child({attack + 1}) button")
@@ -151,12 +144,12 @@ def test_names_sort_as_words_and_what_is_undefined_stays_last(page: Path, browse
     for _ in range(2):
         browser.click(f"#results thead th:nth-child({auc + 1}) button")
         values = browser.run(script % auc)
-        assert "-" in values, "an attack that leaves nothing right has no auc"
+        assert "-" in values, "where nothing is wrong, there is no auc"
         assert values.index("-") == len(values) - values.count("-")
 
 
-def test_it_fits_a_phone(page: Path, browser: Browser) -> None:
-    browser.open(page, width=390)
+def test_it_fits_a_phone(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=390)
     assert browser.run("return window.innerWidth") == 390
     assert browser.run("return document.documentElement.scrollWidth") <= 390
     assert browser.run('return document.querySelector("#results .scroll").scrollWidth') > 390, (
