@@ -25,10 +25,9 @@ from rrbench.arrays import load_arrays as load_arrays
 from rrbench.arrays import save_arrays as save_arrays
 from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
-from rrbench.files import read_json, write_bytes, write_json
+from rrbench.files import Files, read_json, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, write_rows
-from rrbench.train import Files
 
 
 @dataclasses.dataclass(frozen=True)

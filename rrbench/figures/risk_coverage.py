@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from rrbench.draws import derive
 from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import finish, look, panels, styled
 from rrbench.metrics import risk_coverage, risk_coverage_band
 from rrbench.names import unknown
 from rrbench.rows import ResultRow, order
+from rrbench.seeds import derive
 from rrbench.tables import budget_text
 
 Floats = NDArray[np.float64]

@@ -20,12 +20,11 @@ from scipy.stats import binomtest
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
-from rrbench.metrics import share_interval
 from rrbench.report import write_report
 from rrbench.report.gallery import answers
 from rrbench.report.picture import png
 from rrbench.report.results import read_results
-from rrbench.report.standings import find_standings, main_budget
+from rrbench.report.standings import find_standings, main_budget, share_interval
 from rrbench.report.words import details, is_blind, verdict
 from rrbench.rows import ResultRow, read_rows, to_csv
 from rrbench.store import read_cell
