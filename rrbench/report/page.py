@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
+from rrbench.paired import Scored, scored_rows
 from rrbench.report.gallery import show_gallery
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.measurements import (
@@ -43,6 +44,7 @@ def build_page(results: Results) -> str:
     """Return the whole file."""
     settings = results.settings()
     standings = {setting: find_standings(rows) for setting, rows in settings.items()}
+    scores = scored_rows(results.source) if results.has_cells else {}
     anchors = {setting: f"plot{index}" for index, setting in enumerate(settings)}
 
     def each(show: Callable[[Setting], Safe]) -> Safe:
@@ -51,7 +53,7 @@ def build_page(results: Results) -> str:
         return joined(parts) if parts else element("p", "Nothing was measured.")
 
     sections = [
-        Section("summary", "Summary", each(lambda one: _summary(settings[one], standings[one]))),
+        Section("summary", "Summary", each(lambda one: _summary(settings[one], standings[one], scores))),
         Section("weakest", "Each rejector at its weakest", each(lambda one: _weakest(standings[one]))),
         Section("plots", "Plots", each(lambda one: show_plots(results, settings[one], anchors[one]))),
         Section("gallery", "Gallery", _gallery(results, standings, each)),
@@ -103,12 +105,14 @@ def _facts(results: Results) -> str:
     return f"{', '.join(places)}: {len(measured)} cells measured{failed}{cost}."
 
 
-def _summary(rows: Sequence[ResultRow], standings: Sequence[Standing]) -> Safe:
+def _summary(
+    rows: Sequence[ResultRow], standings: Sequence[Standing], scores: Mapping[tuple[object, ...], Scored]
+) -> Safe:
     if not standings:
         return element("p", NO_ATTACK)
     budget = main_budget(standings)
     chosen = sorted((each for each in standings if each.budget == budget), key=lambda each: -each.value)
-    parts = [element("p", *verdict(chosen), class_="lead")]
+    parts = [element("p", *verdict(chosen, scores), class_="lead")]
     if len(chosen) > 1:
         parts.append(element("ul", *[element("li", details(each)) for each in chosen]))
     else:

@@ -1,13 +1,15 @@
 """The summary in sentences: what was found, between which bounds, and what the bounds do not cover."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rrbench.catalogue import cards
 from rrbench.doubts import MARK, family
+from rrbench.paired import Scored, paired_difference
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.standings import Standing
 from rrbench.rows import ResultRow
 
+Lead = tuple[float, float, float]  # points, and their interval
 LITTLE = 80.0  # percent of clean inputs: who answers fewer has bought robustness with refusals
 COVERS = (
     "Intervals are 95 % and cover the choice of test inputs, not of trainings: another training with another seed may "
@@ -15,8 +17,8 @@ COVERS = (
 )
 
 
-def verdict(standings: Sequence[Standing]) -> list[Safe]:
-    """Say who holds best and worst at one budget, and whether the examples tell them apart."""
+def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], Scored]) -> list[Safe]:
+    """Say who holds best and worst at one budget, and whether the inputs tell them apart; `scores` allow pairing."""
     ranked = sorted((each for each in standings if not each.is_oracle), key=lambda each: -each.value)
     if not ranked:
         return [Safe("Only an oracle, which knows the labels, was attacked: nothing is said here of a defence.")]
@@ -28,12 +30,31 @@ def verdict(standings: Sequence[Standing]) -> list[Safe]:
         joined([place, name(best), " holds best: ", measured(best), f" {meaning(best)}. "]),
         joined([name(worst), " is the weakest: ", measured(worst), ". "]),
     ]
-    near = [name(each) for each in ranked[1:] if each.interval[1] >= best.interval[0]]
-    if near:
-        others = joined(near, ", ")
-        text = ["The best one's interval overlaps that of ", others, ": these inputs alone do not settle their order."]
-        return [*sentences, joined(text)]
-    return [*sentences, Safe("The best one's interval lies above all others: these inputs do tell them apart.")]
+    leads = {each: _lead(best, each, scores) for each in ranked[1:]}
+    second = leads[ranked[1]]
+    if second is not None:
+        bounds = f"{second[0]:.1f} points [{second[1]:.1f}, {second[2]:.1f}]"
+        sentences.append(joined(["Its lead over ", name(ranked[1]), f" on the same inputs is {bounds}. "]))
+    near = [each for each, lead in leads.items() if _is_near(best, each, lead)]
+    if not near:
+        return [*sentences, Safe("These inputs tell the best one apart from all others.")]
+    others = joined([name(each) for each in near], ", ")
+    return [*sentences, joined(["These inputs alone do not settle the order of ", name(best), " and ", others, "."])]
+
+
+def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], Scored]) -> Lead | None:
+    """Return by how much one is ahead with its paired interval; None where the inputs cannot be paired."""
+    if len(best.strongest.rows) > 1 or len(other.strongest.rows) > 1:
+        return None
+    difference = paired_difference(best.strongest.first, other.strongest.first, best.metric, dict(scores))
+    if difference is None or difference.low is None or difference.high is None:
+        return None
+    return difference.value, difference.low, difference.high
+
+
+def _is_near(best: Standing, other: Standing, lead: Lead | None) -> bool:
+    """Tell whether another draw of inputs might turn two round: by their paired difference, else by overlap."""
+    return lead[1] <= 0 if lead is not None else other.interval[1] >= best.interval[0]
 
 
 def details(standing: Standing) -> Safe:

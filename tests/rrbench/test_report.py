@@ -18,8 +18,10 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import binomtest
 
+from rrbench.arrays import save_arrays
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
+from rrbench.paired import Scored, identity
 from rrbench.report import write_report
 from rrbench.report.gallery import answers
 from rrbench.report.picture import png
@@ -94,18 +96,39 @@ def test_the_summary_speaks_of_the_budget_most_was_tried_at_and_of_equals_the_la
 
 
 def test_the_summary_names_best_and_worst_and_says_whether_the_inputs_tell_them_apart() -> None:
-    apart = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 60)])))
+    apart = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 60)]), {}))
     assert "a (pgd-at) holds best: 95.0 % [92.4, 96.7] of 400 inputs are answered right or rejected" in text_of(apart)
     assert "b (pgd-at) is the weakest: 60.0 % [55.1, 64.7]" in text_of(apart)
-    assert "do tell them apart" in apart
-    near = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 94), row("c", "pgd10", 60)])))
-    assert "overlaps that of b (pgd-at): these inputs alone do not settle" in text_of(near)
+    assert "tell the best one apart from all others" in apart
+    near = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 94), row("c", "pgd10", 60)]), {}))
+    assert "do not settle the order of a (pgd-at) and b (pgd-at)." in text_of(near)
+
+
+def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path: Path) -> None:
+    """One is wrong on 40 of 400 inputs, the other on these and 20 more: intervals overlap, no pair speaks for it."""
+    standings, scores = [], {}
+    for rejector, wrong in (("a", 40), ("b", 60)):
+        each = row(rejector, "pgd10", 100 - wrong / 4)
+        prediction = np.arange(400) < wrong
+        arrays = {"ids": np.arange(400), "labels": np.zeros(400, int), "prediction": prediction.astype(int)}
+        arrays |= {"certainty": np.ones(400), "threshold": np.asarray(0.5), "is_deployed": np.ones(400, bool)}
+        save_arrays(tmp_path / f"{rejector}.npz", arrays)
+        scores[identity(each)] = Scored(tmp_path / f"{rejector}.npz", "quantile", 500)
+        standings += find_standings([each])
+    best, other = standings
+    assert other.interval[1] > best.interval[0]
+    assert "do not settle" in "".join(verdict(standings, {}))
+    said = text_of("".join(verdict(standings, scores)))
+    assert "tell the best one apart" in said
+    low, high = map(float, re.findall(r"is 5.0 points \[([\d.]+), ([\d.]+)\]", said)[0])
+    spread = 1.96 * 100 * (0.05 * 0.95 / 400) ** 0.5  # 20 of 400 inputs differ
+    assert (low, high) == pytest.approx((5 - spread, 5 + spread), abs=0.5)
 
 
 def test_an_oracle_is_named_and_never_the_best_defence() -> None:
     oracle = row("t-con", "pgd10", 100, note="oracle: knows the labels")
     standings = find_standings([oracle, row("a", "pgd10", 90), row("b", "pgd10", 80)])
-    assert "a (pgd-at) holds best" in text_of("".join(verdict(standings)))
+    assert "a (pgd-at) holds best" in text_of("".join(verdict(standings, {})))
     assert "a bound, no defence" in next(details(each) for each in standings if each.is_oracle)
 
 
