@@ -1,18 +1,15 @@
 """What the tests of whole runs share: a recipe that trains in a second, and three checkpoints made with it once."""
 
 import shutil
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
-from rrbench import api, cli
+from rrbench import api
 from rrbench.progress import Advance
 from rrbench.report import write_report
 from rrbench.rows import ResultRow
@@ -130,27 +127,3 @@ def report_page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(reported, path)
     return path
-
-
-class Answer(NamedTuple):
-    """What a command said."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Run a command as the shell would, but in this process: torch is imported already."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["rrbench", *map(str, arguments)])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        code = stopped.value.code
-        return Answer(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return call
