@@ -32,7 +32,9 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
     used = [row for points in curves.values() for row in points]
     labels = {victim: _label(victim, used) for victim in victims}
     with styled():
-        figure, axes = panels(len(norms), len(METRICS), width=2.6, height=2.4)
+        # The legend has two columns and takes its room from the panels.
+        height = 2.4 + 0.08 * len(victims) / len(norms)
+        figure, axes = panels(len(norms), len(METRICS), width=2.6, height=height)
         for index, panel in enumerate(axes):
             norm, metric = norms[index // len(METRICS)], list(METRICS)[index % len(METRICS)]
             for victim in victims:

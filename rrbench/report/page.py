@@ -25,6 +25,7 @@ from rrbench.report.words import COVERS, details, is_blind, verdict
 from rrbench.rows import ResultRow
 
 QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
+LISTED = 6  # rejectors that the summary speaks of one by one; more are folded away
 NO_ATTACK = "No attack with a budget was measured: nothing is said here of robustness."
 BLIND = (
     "No attack here looked at the rejector. Attacks that do (adaptive, selective-pgd, worst-case) usually do more "
@@ -113,10 +114,9 @@ def _summary(
     budget = main_budget(standings)
     chosen = sorted((each for each in standings if each.budget == budget), key=lambda each: -each.value)
     parts = [element("p", *verdict(chosen, scores), class_="lead")]
-    if len(chosen) > 1:
-        parts.append(element("ul", *[element("li", details(each)) for each in chosen]))
-    else:
-        parts.append(element("p", details(chosen[0])))
+    listed = element("ul", *[element("li", details(each)) for each in chosen], class_="findings")
+    summary = element("summary", f"Each of the {len(chosen)} rejectors in words")
+    parts.append(element("details", summary, listed) if len(chosen) > LISTED else listed)
     if is_blind(rows):
         parts.append(element("p", BLIND, class_="warning"))
     parts.append(element("p", COVERS, class_="aside"))

@@ -10,6 +10,7 @@ from rrbench.report.standings import Standing
 from rrbench.rows import ResultRow
 
 Lead = tuple[float, float, float]  # points, and their interval
+NAMED = 3  # rivals in a sentence
 LITTLE = 80.0  # percent of clean inputs: who answers fewer has bought robustness with refusals
 COVERS = (
     "Intervals are 95 % and cover the choice of test inputs, not of trainings: another training with another seed may "
@@ -34,12 +35,15 @@ def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], S
     second = leads[ranked[1]]
     if second is not None:
         bounds = f"{second[0]:.1f} points [{second[1]:.1f}, {second[2]:.1f}]"
-        sentences.append(joined(["Its lead over ", name(ranked[1]), f" on the same inputs is {bounds}. "]))
+        pair = ["The lead of ", name(best), " over ", name(ranked[1]), f" on the same inputs is {bounds}. "]
+        sentences.append(joined(pair))
     near = [each for each, lead in leads.items() if _is_near(best, each, lead)]
     if not near:
         return [*sentences, Safe("These inputs tell the best one apart from all others.")]
-    others = joined([name(each) for each in near], ", ")
-    return [*sentences, joined(["These inputs alone do not settle the order of ", name(best), " and ", others, "."])]
+    others = joined([name(each) for each in near[:NAMED]], ", ")
+    more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
+    text = ["These inputs alone do not settle the order of ", name(best), " and ", others, f"{more}."]
+    return [*sentences, joined(text)]
 
 
 def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], Scored]) -> Lead | None:

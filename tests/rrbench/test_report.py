@@ -107,6 +107,11 @@ def test_the_summary_names_best_and_worst_and_says_whether_the_inputs_tell_them_
     assert "do not settle the order of a (pgd-at) and b (pgd-at)." in text_of(near)
 
 
+def test_many_rivals_are_counted_rather_than_named() -> None:
+    said = text_of("".join(verdict(find_standings([row(name, "pgd10", 90) for name in "abcdefg"]), {})))
+    assert said.endswith("the order of a (pgd-at) and b (pgd-at), c (pgd-at), d (pgd-at) and 3 more.")
+
+
 def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path: Path) -> None:
     """One is wrong on 40 of 400 inputs, the other on these and 20 more: intervals overlap, no pair speaks for it."""
     standings, scores = [], {}
