@@ -24,11 +24,20 @@ def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], S
     if not ranked:
         return [Safe("Only an oracle, which knows the labels, was attacked: nothing is said here of a defence.")]
     best, worst = ranked[0], ranked[-1]
-    place = joined(["At ", element("code", best.budget), ", each under its strongest attack, "])
+    budget = joined(["At ", element("code", best.budget)])
     if best is worst:
-        return [joined([place, name(best), ", the only rejector attacked: ", measured(best), f" {meaning(best)}."])]
+        return [joined([budget, ", ", name(best), " is the only rejector: ", measured(best), f" {meaning(best)}."])]
     sentences = [
-        joined([place, name(best), " holds best: ", measured(best), f" {meaning(best)}. "]),
+        joined(
+            [
+                budget,
+                ", each under its strongest attack, ",
+                name(best),
+                " holds best: ",
+                measured(best),
+                f" {meaning(best)}. ",
+            ]
+        ),
         joined([name(worst), " is the weakest: ", measured(worst), ". "]),
     ]
     leads = {each: _lead(best, each, scores) for each in ranked[1:]}
