@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rrbench.api import evaluate as evaluate
     from rrbench.api import run as run
-    from rrbench.api import table as table
     from rrbench.checkpoints import read_checkpoint as read_checkpoint
     from rrbench.errors import CellError as CellError
     from rrbench.errors import UseError as UseError
+    from rrbench.frames import table as table
     from rrbench.networks.wrapped import wrap as wrap
     from rrbench.protocols import Attack as Attack
     from rrbench.protocols import Batch as Batch
@@ -35,7 +35,7 @@ _PLUGIN_WORDS = (
 _HOMES = {
     "evaluate": "api",
     "run": "api",
-    "table": "api",
+    "table": "frames",
     "wrap": "networks.wrapped",
     "read_checkpoint": "checkpoints",
     "read_rows": "rows",

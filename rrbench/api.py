@@ -1,12 +1,12 @@
 """The Python interface: `rrbench.run` and `rrbench.evaluate` return pandas DataFrames, one row a cell."""
 
 import copy
-import dataclasses
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -25,14 +25,17 @@ from rrbench.devices import describe, find_device, find_precision
 from rrbench.engines.local import work_here
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
+from rrbench.frames import to_frame
 from rrbench.modes import mode
 from rrbench.names import parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
+from rrbench.paper.planning import check_alone, plan_missing, preset_of, select
+from rrbench.paper.sources import default_folders, read_folders
 from rrbench.plan import Request, make_plan, variants
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Attack, Batch, Budget, Ensemble, Member, Outputs, Rejector
 from rrbench.registry import build, choose, expand
-from rrbench.rows import COLUMNS, ResultRow, read_rows
+from rrbench.rows import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import Store
 
@@ -58,7 +61,8 @@ def prepare(
     network: str | None = None,
     frameworks: Names = None,
     budgets: Names = None,
-    preset: str = "quick",
+    paper: str | None = None,
+    preset: str | None = None,
     config: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] = "runs",
     data_dir: str | os.PathLike[str] | None = None,
@@ -72,7 +76,16 @@ def prepare(
     recipe: Mapping[str, object] | None = None,
     report: Report | None = None,
 ) -> Job:
-    """Check every word of a request and return the work it means; nothing is computed or written yet."""
+    """Check every word of a request and return the work it means; nothing is computed or written yet.
+
+    The preset is quick where none is named, and for `paper` (the missing cells of a table) paper.
+    """
+    if paper is not None:
+        given = {"rejectors": rejectors, "attacks": attacks, "frameworks": frameworks, "budgets": budgets}
+        check_alone({**given, "config": config, "limit": limit, "recipe": recipe or None})
+        selection = select(paper, _list(dataset), network, preset)
+        preset = preset_of(selection)
+    preset = preset or "quick"
     settings = load_preset(preset) if config is None else load_file(Path(config), preset)
     if zoo and retrain:
         raise UseError("--zoo and --retrain exclude each other")
@@ -90,7 +103,10 @@ def prepare(
         limit=limit,
         recipe=recipe or {},
     )
-    plan = make_plan(request, settings)
+    if paper is None:
+        plan = make_plan(request, settings)
+    else:
+        plan = plan_missing(selection, read_folders(default_folders(Path(out)))[0], tuple(seeds))
     found = find_device(device)
     runner = Runner(
         Store(Path(out)),
@@ -118,7 +134,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     """Work through a job and note it in the folder's manifest."""
     runner, begin = job.runner, time.time()
     record: dict[str, object] = {
-        "command": " ".join(command),
+        "command": shlex.join(command),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
         "preset": job.config.preset,
         "device": describe(runner.device),
@@ -140,19 +156,6 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     return rows
 
 
-def to_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
-    """Return rows as a DataFrame with the CSV's columns."""
-    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
-
-
-def table(results: str | os.PathLike[str] = "runs") -> pd.DataFrame:
-    """Return the rows of a results CSV or of a work folder, to pivot and plot as you like.
-
-    >>> rrbench.table("runs").pivot_table(index="rejector", columns="attack", values="auc")  # doctest: +SKIP
-    """
-    return to_frame(read_rows(Path(results)))
-
-
 class Options(TypedDict, total=False):
     """What `run` takes beside rejectors and attacks: the options of `rrbench run`, with its defaults."""
 
@@ -160,7 +163,8 @@ class Options(TypedDict, total=False):
     network: str | None
     frameworks: Names
     budgets: Names
-    preset: str
+    paper: str | None
+    preset: str | None
     config: str | os.PathLike[str] | None
     out: str | os.PathLike[str]
     data_dir: str | os.PathLike[str] | None

@@ -69,10 +69,11 @@ def _is_longer(other: ResultRow, row: ResultRow) -> bool:
         return False
     same = all(here[key] == there[key] for key in here if key not in ("steps", "restarts"))
     is_more = here["steps"] <= there["steps"] and here["restarts"] <= there["restarts"]
-    return same and is_more and here != there and _family(row) == _family(other)
+    return same and is_more and here != there and family(row) == family(other)
 
 
-def _family(row: ResultRow) -> str:
+def family(row: ResultRow) -> str:
+    """Return the attack's name without its settings: pgd of pgd100x10."""
     return row.attack.partition("(")[0].rstrip("0123456789x")
 
 

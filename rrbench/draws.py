@@ -4,23 +4,18 @@ Each number is a hash of (stream, example id, restart, position), computed in 64
 whose overflow wraps alike on every device.
 """
 
-import hashlib
 import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from rrbench.seeds import derive as derive
+
 # The multipliers of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX_A = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_B = 0x94D049BB133111EB - 2**64
-
-
-def derive(seed: int, *purpose: object) -> int:
-    """Derive a 63-bit seed for one purpose from the run's seed."""
-    text = "\0".join(map(str, (seed, *purpose)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:

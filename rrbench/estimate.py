@@ -55,7 +55,7 @@ def describe_plan(plan: Plan, runner: Runner) -> str:
     return (
         "\n".join([table, *(f"left out: {line}" for line in plan.dropped)])
         + f"\n\n{len(plan.cells)} cells on {len(sources)} checkpoints, {shared} of them share an attack already run"
-        + f"\n{total:,} gradient evaluations, about {_duration(seconds)} on {describe(runner.device)}"
+        + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(runner.device)}"
     )
 
 
@@ -91,7 +91,8 @@ def _speed(row: ResultRow, network: str, device: str) -> float | None:
     return row.gradients * row.n / row.seconds
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Print a time as people say it."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

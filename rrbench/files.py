@@ -4,9 +4,19 @@ import hashlib
 import json
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from rrbench.errors import UseError
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a training writes: the chosen epoch, the last epoch, and what a resumed run needs."""
+
+    chosen: Path
+    last: Path
+    resume: Path
 
 
 def write_bytes(path: Path, content: bytes) -> None:

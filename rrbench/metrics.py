@@ -55,6 +55,14 @@ class Deployed(NamedTuple):
     robust: float  # rejected or right
 
 
+class Reliability(NamedTuple):
+    """Inputs in bins of equal width by their largest softmax probability, upper edges included."""
+
+    inputs: Integers
+    right: Integers
+    gap: NDArray[np.float64]  # the sum of their probabilities, less that
+
+
 def measure(
     labels: Integers,
     logits: Floats,
@@ -151,10 +159,35 @@ def aurc(certainty: Floats, correct: Booleans) -> float:
 
     An input's selective risk is the share of wrong ones among all inputs at least as certain as it is.
     """
-    tally = _tally(_ranks(certainty, correct), correct)
-    inputs = tally.sum(axis=0)
-    selective_risk = tally[1].cumsum() / inputs.cumsum()
-    return float(inputs @ selective_risk / inputs.sum())
+    return float(_aurc(_tally(_ranks(certainty, correct), correct)))
+
+
+def risk_coverage(certainty: Floats, correct: Booleans) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return coverage and selective risk at every operating point, as fractions, the smallest coverage first.
+
+    The curve has steps: whoever must answer a share of the inputs accepts at the first point that covers it.
+    The area under it is `aurc`.
+    """
+    wrong, accepted = _accepted(_tally(_ranks(certainty, correct), correct))
+    return accepted / accepted[-1], wrong / accepted
+
+
+def risk_coverage_band(
+    certainty: Floats, correct: Booleans, coverage: Floats, resamples: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (low, high) of the selective risk at some coverages: 95 % percentile intervals over examples.
+
+    The draws are those of `bootstrap`; each has its own operating points.
+    """
+    needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack 0.07 * 100 would need 8 inputs
+    risks = np.empty((0, coverage.size))
+    for tallies in _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed)):
+        wrong, accepted = _accepted(tallies)
+        first = np.array([np.searchsorted(each, needed) for each in accepted])
+        at_least_one = np.maximum(np.take_along_axis(accepted, first, axis=1), 1)
+        risks = np.concatenate([risks, np.take_along_axis(wrong, first, axis=1) / at_least_one])
+    low, high = np.percentile(risks, (2.5, 97.5), axis=0)
+    return low, high
 
 
 def augrc(certainty: Floats, correct: Booleans) -> float:
@@ -163,10 +196,7 @@ def augrc(certainty: Floats, correct: Booleans) -> float:
     The generalised risk is the share of inputs accepted and wrong; straight lines join the operating points,
     from (0, 0) on.
     """
-    tally = _tally(_ranks(certainty, correct), correct)
-    inputs = tally.sum(axis=0)
-    mean_wrong_accepted = tally[1].cumsum() - tally[1] / 2
-    return float(inputs @ mean_wrong_accepted / inputs.sum() ** 2)
+    return float(_augrc(_tally(_ranks(certainty, correct), correct)))
 
 
 def fpr95(certainty: Floats, correct: Booleans) -> float | None:
@@ -181,6 +211,12 @@ def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
     It is the mean over inputs of their bin's gap between mean probability and accuracy; the bins have equal width
     and include their upper edge. None where an infinite logit leaves a probability undefined.
     """
+    bins_found = reliability(labels, logits, bins)
+    return None if bins_found is None else float(np.abs(bins_found.gap).sum() / labels.size)
+
+
+def reliability(labels: Integers, logits: Floats, bins: int = 15) -> Reliability | None:
+    """Sort inputs into the bins of `ece`; None where an infinite logit leaves a probability undefined."""
     correct = is_correct(labels, logits)
     logits = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -188,8 +224,11 @@ def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
     if np.isnan(confidence).any():
         return None
     position = np.ceil(confidence * bins).astype(np.int64) - 1
-    gaps = np.bincount(position, weights=confidence - correct)
-    return float(np.abs(gaps).sum() / correct.size)
+    return Reliability(
+        inputs=np.bincount(position, minlength=bins),
+        right=np.bincount(position[correct], minlength=bins),
+        gap=np.asarray(np.bincount(position, weights=confidence - correct, minlength=bins), dtype=np.float64),
+    )
 
 
 def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Intervals:
@@ -204,6 +243,17 @@ def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: in
         accuracies.append(_acc_tpr95(tallies, rule))
         aucs.append(_auc(tallies))
     return Intervals(_interval(np.concatenate(accuracies)), _interval(np.concatenate(aucs)))
+
+
+def resampled(
+    metric: str, certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int
+) -> NDArray[np.float64]:
+    """Return one of `RESAMPLED` for each draw of `bootstrap`, NaN where it is undefined.
+
+    Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
+    """
+    draws = _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed))
+    return np.concatenate([_of_tally(metric, tallies, rule) for tallies in draws])
 
 
 # A tally has shape (..., 2, distinct scores): how many right and how many wrong inputs have each score, the highest
@@ -230,6 +280,11 @@ def _ranks(certainty: Floats, correct: Booleans) -> NDArray[np.intp]:
 def _tally(ranks: NDArray[np.intp], correct: Booleans) -> Integers:
     scores = int(ranks.max()) + 1
     return np.bincount(ranks + scores * ~correct, minlength=2 * scores).reshape(2, scores)
+
+
+def _accepted(tally: Integers) -> tuple[Integers, Integers]:
+    """Count the wrong and all of the inputs accepted at each score."""
+    return tally[..., 1, :].cumsum(axis=-1), tally.sum(axis=-2).cumsum(axis=-1)
 
 
 def _resampled_tallies(
@@ -282,6 +337,29 @@ def _auc(tally: Integers) -> NDArray[np.float64]:
     right, wrong = tally[..., 0, :], tally[..., 1, :]
     right_above = right.cumsum(axis=-1) - right / 2
     return _ratio((wrong * right_above).sum(axis=-1), right.sum(axis=-1) * wrong.sum(axis=-1))
+
+
+def _aurc(tally: Integers) -> NDArray[np.float64]:
+    inputs = tally.sum(axis=-2)
+    selective_risk = np.nan_to_num(_ratio(*_accepted(tally)))
+    return np.asarray((inputs * selective_risk).sum(axis=-1) / inputs.sum(axis=-1))
+
+
+def _augrc(tally: Integers) -> NDArray[np.float64]:
+    inputs, wrong = tally.sum(axis=-2), tally[..., 1, :]
+    mean_wrong_accepted = wrong.cumsum(axis=-1) - wrong / 2
+    return np.asarray((inputs * mean_wrong_accepted).sum(axis=-1) / inputs.sum(axis=-1) ** 2)
+
+
+RESAMPLED = ("acc_all", "acc_tpr95", "auc", "aurc", "augrc")
+
+
+def _of_tally(metric: str, tally: Integers, rule: TprRule) -> NDArray[np.float64]:
+    if metric == "acc_tpr95":
+        return _acc_tpr95(tally, rule)
+    if metric == "acc_all":
+        return _ratio(100 * tally[..., 0, :].sum(axis=-1), tally.sum(axis=(-2, -1)))
+    return {"auc": _auc, "aurc": _aurc, "augrc": _augrc}[metric](tally)
 
 
 def _ratio(part: Floats | Integers, whole: Integers) -> NDArray[np.float64]:

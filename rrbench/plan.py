@@ -1,6 +1,6 @@
 """What was asked for -> a list of cells, ordered so that work is shared. Pure: touches no file and no GPU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -68,6 +68,11 @@ def make_plan(request: Request, config: Config) -> Plan:
     if not cells:
         raise UseError("nothing to run: " + ("; ".join(dropped) or "no rejector or attack left"))
     return Plan(_ordered(list(cells)), tuple(dropped))
+
+
+def merged(cells: Iterable[Cell]) -> Plan:
+    """Make one plan of the cells of several."""
+    return Plan(_ordered(list(dict.fromkeys(cells))), ())
 
 
 def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:

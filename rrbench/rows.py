@@ -122,6 +122,15 @@ def read_rows(path: Path) -> list[ResultRow]:
         raise UseError(f"cannot read {path}: {error}") from None
 
 
+def is_results(path: Path) -> bool:
+    """Tell whether a CSV has the columns of rows."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return set(COLUMNS) <= set(next(csv.reader(file), ()))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return False
+
+
 def from_texts(record: Mapping[str, str | None]) -> ResultRow:
     """Make a row from a CSV record; one that was cut off is an error."""
     hints = typing.get_type_hints(ResultRow)

@@ -77,6 +77,9 @@ class Runner:
             left[unit.training] -= 1
             if not left[unit.training]:
                 self._shrink_members(units, unit.training)
+        if "features" in self.keep:
+            for training, cells in plan.checkpoints().items():
+                self._keep_training(self.source(training), cells[0])
         rows = self.store.rebuild_rows(self.report)
         keys = self.keys(plan.cells)
         unseen = sum(key not in rows for key in keys)
@@ -217,6 +220,18 @@ class Runner:
                     self._score(subject, checkpoint, source, cell, attacked)
             if needs_features and not unit.is_member:
                 self._shrink(path)
+
+    def _keep_training(self, source: Source, cell: Cell) -> None:
+        """Store what the network says of its clean training images: the t-SNE figure shows those features."""
+        path = self.store.training_path(source.key)
+        if path.is_file() or not source.path.is_file():
+            return
+        with self._failing([cell], source, ""):
+            train = self.data(cell.training.dataset, "train")
+            _, subject = self._opened(cell, source)
+            outputs = subject.judge(train.images)
+            arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
+            save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)
 
     def _shrink_members(self, units: Sequence[Unit], training: Training) -> None:
         """Shrink what was kept whole for the ensembles of a checkpoint."""

@@ -5,6 +5,7 @@ manifest.json   the runs that worked here: command, versions, machine
 cells/          one JSON a finished cell: its row, the hash of its score file
 scores/         per-example scores of a cell (.npz, no pickles)
 moved/          what the network said of an attack's images, shared by the rejectors of a checkpoint
+training/       what a checkpoint says of its clean training images, where `--keep features` asks for it
 fitted/         what a rejector learnt from clean training outputs, and its calibration
 checkpoints/    networks (.safetensors)
 locks/          so that two runs never do the same work at once
@@ -12,25 +13,21 @@ locks/          so that two runs never do the same work at once
 
 import dataclasses
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from filelock import FileLock, Timeout
-from numpy.typing import NDArray
 
+from rrbench.arrays import load_arrays as load_arrays
+from rrbench.arrays import save_arrays as save_arrays
 from rrbench.doubts import with_doubts
-from rrbench.errors import UseError, first_line
-from rrbench.files import read_json, write_bytes, write_json
+from rrbench.errors import UseError
+from rrbench.files import Files, read_json, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, write_rows
-from rrbench.train import Files
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +75,10 @@ class Store:
     def moved_path(self, key: str) -> Path:
         """Return where an attack's outputs lie."""
         return self.root / "moved" / f"{key}.npz"
+
+    def training_path(self, key: str) -> Path:
+        """Return where a checkpoint's outputs on its training images lie."""
+        return self.root / "training" / f"{key}.npz"
 
     def fitted_path(self, key: str) -> Path:
         """Return where a fitted rejector lies."""
@@ -140,26 +141,3 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         return CellRecord(**{**value, "row": ResultRow(**value["row"])}), row_sha256
     except (KeyError, TypeError, AttributeError):
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
-
-
-def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
-    """Write named arrays as .npz and return the file's hash."""
-    buffer = io.BytesIO()
-    (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **cast(Any, arrays))
-    write_bytes(path, buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
-
-
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read named arrays; a damaged file is one line."""
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("not an .npz file")
-        with file:
-            arrays = {name: file[name] for name in file.files}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise ValueError("a member is no array")
-        return arrays
-    except Exception as error:  # a damaged archive can fail in any way
-        raise UseError(f"cannot read {path} (truncated or damaged): {first_line(error)}") from None

@@ -1,15 +1,17 @@
-"""Rows -> tables as text, Markdown or CSV. Imports neither torch nor pandas."""
+"""Rows -> tables as text, Markdown, LaTeX, CSV or HTML. Imports neither torch nor pandas."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from rrbench.errors import UseError
+from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
 from rrbench.names import unknown
 from rrbench.rows import COLUMNS, ResultRow, order, to_csv
 
-LAYOUTS = ("text", "markdown", "csv")
+WIDTH = 100  # of a table as text
+LAYOUTS = ("text", "markdown", "latex", "csv", "html")
 PERCENTAGES = frozenset(
     {
         "acc_all",
@@ -42,6 +44,8 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text") -> str:
         "deploy_*: threshold fixed on clean validation inputs; robust = 100 - accepted and wrong, "
         "to be read beside clean coverage."
     )
+    if layout == "html":
+        return html_page("Results of rrbench", "\n".join(parts))
     return "\n\n".join(parts) + (f"\n{note}" if layout == "text" and parts else "")
 
 
@@ -81,8 +85,17 @@ def _failures(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def pivot_table(rows: Sequence[ResultRow], by: str, metric: str, layout: str = "text") -> str:
-    """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`."""
+def pivot_table(
+    rows: Sequence[ResultRow],
+    by: str,
+    metric: str,
+    layout: str = "text",
+    field: Callable[[ResultRow], str] | None = None,
+) -> str:
+    """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`.
+
+    `field` prints a row where the metric alone will not do.
+    """
     for name in (by, metric):
         if name not in COLUMNS:
             raise unknown("column", name, COLUMNS)
@@ -94,10 +107,30 @@ def pivot_table(rows: Sequence[ResultRow], by: str, metric: str, layout: str = "
         value = _shown(row, by)
         columns[value] = None
         line = lines.setdefault(tuple(_shown(row, key) for key in varying), {})
-        line.setdefault(value, []).append(number(row, metric) if row.status == "ok" else "failed")
-    header = [*varying, *columns]
-    cells = [[*key, *(" ".join(line.get(column, ["missing"])) for column in columns)] for key, line in lines.items()]
-    return render(header, cells, layout, metric)
+        shown = field(row) if field else number(row, metric)
+        line.setdefault(value, []).append(shown if row.status == "ok" else "failed")
+    header, joint = [*varying, *columns], "; " if field else " "
+    cells = [[*key, *(joint.join(line.get(column, ["missing"])) for column in columns)] for key, line in lines.items()]
+    if layout == "html":
+        return html_page(metric, render(header, cells, layout, metric))
+    return render(header, cells, layout, metric) if layout != "text" else _folded(header, cells, len(varying), metric)
+
+
+def _folded(header: Sequence[str], cells: Sequence[Sequence[str]], names: int, title: str) -> str:
+    """Lay out a table as text; columns that do not fit in a line go below, the names repeated."""
+    lines = [header, *cells]
+    widths = [max(len(line[index]) for line in lines) + 2 for index in range(len(header))]
+    rows: list[list[int]] = [[]]
+    for index in range(names, len(header)):
+        used = sum(widths[:names]) + sum(widths[place] for place in rows[-1])
+        if rows[-1] and used + widths[index] > WIDTH + 2:
+            rows.append([])
+        rows[-1].append(index)
+    parts = []
+    for row in rows:
+        chosen = [[line[index] for index in (*range(names), *row)] for line in lines]
+        parts.append(render(chosen[0], chosen[1:], "text"))
+    return "\n".join([title, "\n\n".join(parts)] if title else parts)
 
 
 def _shown(row: ResultRow, key: str) -> str:
@@ -121,8 +154,7 @@ def number(row: ResultRow, column: str) -> str:
 
 def render(header: Sequence[str], cells: Sequence[Sequence[str]], layout: str, title: str = "") -> str:
     """Lay out a table."""
-    if layout not in LAYOUTS:
-        raise UseError(f"unknown format {layout!r}; one of {', '.join(LAYOUTS)}")
+    check_layout(layout)
     if layout == "csv":
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([header, *cells])
@@ -133,6 +165,11 @@ def render(header: Sequence[str], cells: Sequence[Sequence[str]], layout: str, t
         return f"**{title}**\n\n{body}" if title else body
     widths = [max(len(line[index]) for line in [header, *cells]) for index in range(len(header))]
     numeric = [all(_is_numeric(line[index]) for line in cells) for index in range(len(header))]
+    if layout in ("latex", "html"):
+        escape, lay_out = (escape_latex, latex_table) if layout == "latex" else (escape_html, html_table)
+        escaped = [[escape(cell) for cell in line] for line in [header, *cells]]
+        names = next((index for index, is_number in enumerate(numeric) if is_number), len(header))
+        return lay_out(escaped[0], escaped[1:], names=names, caption=escape(title))
     lines = [
         "  ".join(
             cell.rjust(width) if right else cell.ljust(width)
@@ -141,6 +178,12 @@ def render(header: Sequence[str], cells: Sequence[Sequence[str]], layout: str, t
         for line in [header, ["-" * width for width in widths], *cells]
     ]
     return "\n".join([title, *lines] if title else lines)
+
+
+def check_layout(layout: str) -> None:
+    """Refuse a format that there is not."""
+    if layout not in LAYOUTS:
+        raise UseError(f"unknown format {layout!r}; one of {', '.join(LAYOUTS)}")
 
 
 def _is_numeric(text: str) -> bool:

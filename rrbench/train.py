@@ -23,6 +23,7 @@ from rrbench.config import Recipe
 from rrbench.devices import Instrumented, Precision, describe, make_twin, place, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, UseError
+from rrbench.files import Files
 from rrbench.modes import frozen
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
@@ -43,15 +44,6 @@ class State:
     best_score: float = -1.0
     best: dict[str, Tensor] = field(default_factory=dict)
     log: list[dict[str, float]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where a training writes: the chosen epoch, the last epoch, and what a resumed run needs."""
-
-    chosen: Path
-    last: Path
-    resume: Path
 
 
 def train(

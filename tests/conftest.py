@@ -1,12 +1,18 @@
-"""A tiny image problem and a network that solves it, shared by the tests of attacks and rejectors."""
+"""What many tests share: a tiny image problem and a network that solves it, commands, the blocks of a document."""
 
+import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rrbench import cli
 from rrbench.draws import HashedDraws
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, DataInfo, Rejector
@@ -58,3 +64,33 @@ def build_network(patterns: Batch) -> Callable[[Rejector], nn.Module]:
         return network.eval()
 
     return build
+
+
+class Answer(NamedTuple):
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Run a command as the shell would, but in this process: torch is imported already."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["rrbench", *map(str, arguments)])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        code = stopped.value.code
+        return Answer(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def fenced() -> Callable[[Path], list[tuple[str, str]]]:
+    """Return (language, text) of every fenced block of a document."""
+    return lambda path: re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

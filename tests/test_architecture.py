@@ -105,8 +105,11 @@ COMMANDS = [
     ["list", "rejectors"],
     ["list", "attacks"],
     ["list", "presets"],
+    ["list", "papers"],
     ["table", "RESULTS"],
     ["table", "RESULTS", "--by", "attack", "--format", "markdown"],
+    ["table", "--paper", "table2", "--results", "RESULTS", "--check"],
+    ["table", "--paper", "all", "--results", "RESULTS", "--dataset", "digits", "--format", "html"],
 ]
 
 
@@ -121,7 +124,15 @@ def test_the_quick_commands_import_neither_torch_nor_pandas_nor_any_plugin(comma
     assert len(done.stdout.splitlines()) > 2
 
 
-@pytest.mark.parametrize("command", [["--help"], ["list", "rejectors"], ["table", "RESULTS"]], ids=" ".join)
+QUICK = [
+    ["--help"],
+    ["list", "rejectors"],
+    ["table", "RESULTS"],
+    ["table", "--paper", "table2", "--results", "RESULTS"],
+]
+
+
+@pytest.mark.parametrize("command", QUICK, ids=" ".join)
 def test_the_quick_commands_start_quickly(command: list[str], results: str) -> None:
     arguments = [results if word == "RESULTS" else word for word in command]
     taken = []

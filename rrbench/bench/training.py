@@ -9,11 +9,12 @@ from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.cells import Training
 from rrbench.devices import Instrumented, describe, place
 from rrbench.engines.beside import beside, default_jobs
+from rrbench.files import Files
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner
 from rrbench.steps import Step
-from rrbench.train import Files, build_network, make_optimizer, train
+from rrbench.train import build_network, make_optimizer, train
 
 PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
 EPOCHS = 2  # of ours: the first also captures

@@ -5,7 +5,7 @@ import warnings
 
 import typer
 
-from rrbench.cli import bench, data, listing, new, run, table, train, verify
+from rrbench.cli import bench, data, figure, listing, new, report, run, table, train, verify
 from rrbench.errors import CellError, UseError
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("train")(train.train)
 app.command("table")(table.table)
+app.command("figure")(figure.figure)
+app.command("report")(report.report)
 app.command("list")(listing.show)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)

@@ -17,7 +17,9 @@ ONE_LINE = ("scores", "maximises", "minimises", "about")
 
 
 def show(
-    what: Annotated[str, typer.Argument(help="rejectors, attacks, datasets, networks, frameworks, presets or zoo.")],
+    what: Annotated[
+        str, typer.Argument(help="rejectors, attacks, datasets, networks, frameworks, presets, papers or zoo.")
+    ],
 ) -> None:
     """List what is installed, plugins included: settings with their defaults, and where each comes from.
 
@@ -25,12 +27,14 @@ def show(
     """
     if what == "presets":
         _presets()
+    elif what == "papers":
+        _papers()
     elif what == "zoo":
         _zoo()
     elif what in KINDS:
         _plugins(KINDS[what])
     else:
-        raise UseError(f"cannot list {what!r}; one of {', '.join([*KINDS, 'presets', 'zoo'])}")
+        raise UseError(f"cannot list {what!r}; one of {', '.join([*KINDS, 'presets', 'papers', 'zoo'])}")
 
 
 def _plugins(kind: str) -> None:
@@ -62,6 +66,18 @@ def _presets() -> None:
 
     for name in preset_names():
         print(f"{name}\n    {load_preset(name).values.get('about', '')}")
+
+
+def _papers() -> None:
+    from rrbench.paper.cells import TEXT, cells_of, index
+    from rrbench.tables import render
+
+    lines = [
+        [entry.printed, entry.label, str(len(cells_of(entry.printed))) if entry.kind == "table" else "", entry.what]
+        for entry in index()
+    ]
+    lines.append([TEXT, "", str(len(cells_of(TEXT))), "numbers in the paper's text"])
+    print(render(["--paper", "LaTeX label", "cells", "what"], lines, "text", "arXiv 2105.14785, as printed"))
 
 
 def _zoo() -> None:

@@ -17,7 +17,11 @@ def run(
     network: options.Network = None,
     frameworks: Annotated[str | None, typer.Option(help="Training frameworks, such as pgd-at; or all.")] = None,
     budgets: Annotated[str | None, typer.Option(help="Such as linf:8/255,l2:128/255.")] = None,
-    preset: options.Preset = "quick",
+    paper: Annotated[
+        str | None,
+        typer.Option(help="Fill a table of the paper: exactly its missing cells, by default of preset paper."),
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings: quick (the default), paper or official.")] = None,
     config: options.Config = None,
     out: options.Out = Path("runs"),
     data_dir: options.DataDir = None,
@@ -47,6 +51,7 @@ def run(
         network=network,
         frameworks=frameworks,
         budgets=budgets,
+        paper=paper,
         preset=preset,
         config=config,
         out=out,
@@ -63,13 +68,22 @@ def run(
     if dry_run:
         print(describe_plan(job.plan, job.runner))
         return
-    rows = execute(job, ["rrbench", *sys.argv[1:]])
-    print(results_table(rows))
-    print(f"\n{len(rows)} rows in {out / 'rows.csv'}")
+    rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
+    print(results_table(rows) if paper is None else _filled(paper, dataset, network, preset, out))
+    print(f"\n{len(rows)} rows in {out / 'rows.csv'}" if rows else "\nnothing was missing")
     failed = [row for row in rows if row.status != "ok"]
     if failed:
         print(f"rrbench: {len(failed)} of {len(rows)} cells failed; their rows say why", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _filled(paper: str, dataset: str | None, network: str | None, preset: str | None, out: Path) -> str:
+    """Print the table that was filled."""
+    from rrbench.paper.sources import default_folders
+    from rrbench.paper.tabulate import Selection, paper_tables
+
+    tables = paper_tables(Selection(paper, dataset, network, preset), default_folders(out))
+    return f"{tables.show('text')}\n{tables.summary()}"
 
 
 def parse_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...]:

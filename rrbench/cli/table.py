@@ -1,23 +1,99 @@
-"""`rrbench table`: rows as a table."""
+"""`rrbench table`: rows as a table, or the paper's tables with what was measured of them."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
+from rrbench.errors import UseError
+
 
 def table(
-    results: Annotated[Path, typer.Argument(help="A results CSV, or a work folder.")] = Path("runs"),
+    results: Annotated[Path | None, typer.Argument(help="A results CSV, or a work folder. [default: runs]")] = None,
     by: Annotated[str, typer.Option(help="A row for each rejector and a column for each value of this.")] = "",
     metric: Annotated[str, typer.Option(help="The column shown with --by.")] = "acc_tpr95",
-    layout: Annotated[str, typer.Option("--format", help="text, markdown or csv.")] = "text",
+    against: Annotated[
+        str, typer.Option(help="Paired differences from this rejector, such as confidence or confidence@trades.")
+    ] = "",
+    paper: Annotated[
+        str, typer.Option(help="A table of the paper: table1 to table13, text, all, or label:NAME (its LaTeX label).")
+    ] = "",
+    layout: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
+    folders: Annotated[
+        list[Path] | None,
+        typer.Option("--results", help="With --paper: where rows are; may be repeated. [default: results and runs]"),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="With --paper: the same table for another data set.")] = None,
+    network: Annotated[str | None, typer.Option(help="With --paper: the same table for another network.")] = None,
+    preset: Annotated[str | None, typer.Option(help="With --paper: only rows of this preset.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --paper: verdicts; exit 1 where one is out without a footnote.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="With --paper: what is missing, and what would fill it at what cost.")
+    ] = False,
 ) -> None:
-    """Print results; with --by a pivot of one metric.
+    """Print results; with --by a pivot of one metric; with --paper a table of the paper, published beside measured.
 
-    Example: rrbench table runs --by attack --metric deploy_robust
+    Example: rrbench table runs --by attack --metric deploy_robust --against confidence
     """
     from rrbench.rows import read_rows
     from rrbench.tables import pivot_table, results_table
 
-    rows = read_rows(results)
-    print(pivot_table(rows, by, metric, layout) if by else results_table(rows, layout))
+    more = {"--results": folders, "--dataset": dataset, "--network": network, "--preset": preset}
+    if paper:
+        if results is not None or by or against:
+            raise UseError(
+                "--paper takes its rows from --results DIR; a results file, --by and --against go without it"
+            )
+        _paper(paper, layout, folders, dataset, network, preset, check=check, plan=plan)
+        return
+    given = [name for name, value in (more | {"--check": check or None, "--plan": plan or None}).items() if value]
+    if given:
+        raise UseError(f"{', '.join(given)} needs --paper")
+    path = results or Path("runs")
+    rows = read_rows(path)
+    if against:
+        from rrbench.paired import against_table
+
+        shown, notes = against_table(path, rows, by or "attack", metric, against, layout)
+        print(shown)
+        print("\n".join(notes), file=_beside(layout))
+    else:
+        print(pivot_table(rows, by, metric, layout) if by else results_table(rows, layout))
+
+
+def _paper(
+    paper: str,
+    layout: str,
+    folders: list[Path] | None,
+    dataset: str | None,
+    network: str | None,
+    preset: str | None,
+    *,
+    check: bool,
+    plan: bool,
+) -> None:
+    from rrbench.paper.tabulate import Selection, paper_tables
+
+    if check and plan:
+        raise UseError("give --check or --plan, not both")
+    selection = Selection(paper, dataset, network, preset)
+    tables = paper_tables(selection, folders)
+    if plan:
+        from rrbench.paper.planning import describe_missing
+
+        print(describe_missing(selection, tables))
+        return
+    print(tables.show(layout, with_verdicts=check))
+    if check:
+        print(tables.summary(), file=_beside(layout))
+        if tables.is_failing():
+            print("rrbench: measured cells are out of tolerance without a footnote", file=sys.stderr)
+            raise typer.Exit(1)
+
+
+def _beside(layout: str) -> TextIO:
+    """Return where remarks go: a CSV or a page on stdout stays one."""
+    return sys.stdout if layout in ("text", "markdown") else sys.stderr

@@ -1,19 +1,17 @@
 """What the tests of whole runs share: a recipe that trains in a second, and three checkpoints made with it once."""
 
 import shutil
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
-from rrbench import api, cli
+from rrbench import api
 from rrbench.progress import Advance
+from rrbench.report import write_report
 from rrbench.rows import ResultRow
 
 TINY = """
@@ -113,25 +111,19 @@ def empty(tiny: Path, tmp_path: Path) -> Bench:
     return Bench(tmp_path / "runs", tiny)
 
 
-class Answer(NamedTuple):
-    """What a command said."""
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with all that a report shows: clean without an auc, two budgets, an adaptive attack."""
+    out = tmp_path_factory.mktemp("reported")
+    attacks = "pgd10,adaptive(con+rcon,eta=1,steps=10)"
+    job = api.prepare("confidence,rr", attacks, budgets="linf:1/10,linf:1/4", out=out, device="cpu", limit=24)
+    api.execute(job, ["rrbench", "run", "--attacks", attacks])
+    return out
 
-    code: int
-    out: str
-    err: str
 
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Run a command as the shell would, but in this process: torch is imported already."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["rrbench", *map(str, arguments)])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        code = stopped.value.code
-        return Answer(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return call
+@pytest.fixture(scope="session")
+def report_page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its report."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(reported, path)
+    return path

@@ -372,7 +372,7 @@ def test_the_manifest_names_every_run(bench: Any) -> None:
     bench.measure("confidence", "misbehaving(nan)")
     runs = json.loads((bench.out / "manifest.json").read_text())["runs"]
     assert [(run["cells"], run["failed"]) for run in runs] == [(1, 0), (2, 1)]
-    assert all(run["command"] == "a test" and run["packages"]["torch"] and run["version"] for run in runs)
+    assert all(run["command"] == "'a test'" and run["packages"]["torch"] and run["version"] for run in runs)
 
 
 # What the numbers must be.

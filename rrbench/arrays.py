@@ -1,0 +1,38 @@
+"""Named arrays in one file (.npz, no pickles). Imports no torch."""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrbench.errors import UseError, first_line
+from rrbench.files import write_bytes
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
+    """Write named arrays as .npz and return the file's hash."""
+    buffer = io.BytesIO()
+    (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **cast(Any, arrays))
+    write_bytes(path, buffer.getvalue())
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read named arrays; a damaged file is one line."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("not an .npz file")
+        with file:
+            arrays = {name: file[name] for name in file.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("a member is no array")
+        return arrays
+    except Exception as error:  # a damaged archive can fail in any way
+        raise UseError(f"cannot read {path} (truncated or damaged): {first_line(error)}") from None

@@ -1,0 +1,53 @@
+"""`rrbench figure`: a figure of the paper, or one it lacks, from score files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rrbench.cli import options
+from rrbench.errors import UseError
+
+
+def figure(
+    folder: Annotated[Path | None, typer.Argument(help="A work folder; runs where none is given.")] = None,
+    paper: Annotated[
+        str,
+        typer.Option(help="figure1, figure3 to figure8, label:NAME; or risk-coverage or accuracy-budget (ours)."),
+    ] = "",
+    results: Annotated[Path | None, typer.Option(help="The work folder, in other words.")] = None,
+    dataset: options.Dataset = None,
+    network: options.Network = None,
+    budget: Annotated[str | None, typer.Option(help="Of the attacks in the paper's figures: linf:8/255.")] = None,
+    rejectors: Annotated[str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd.")] = None,
+    attack: Annotated[str | None, typer.Option(help="Ours: this attack and no other.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Only rows of this seed; else the smallest.")] = None,
+    points: Annotated[
+        int, typer.Option(help="Figure 7: at most so many images a panel; t-SNE is slow.", min=10)
+    ] = 2000,
+    out: Annotated[list[Path] | None, typer.Option(help="A .pdf, .svg or .png; may be given again.")] = None,
+) -> None:
+    """Draw a figure from the scores in a work folder.
+
+    Example: rrbench figure runs --paper figure8 --dataset digits --out figure8.pdf --out figure8.png
+    """
+    if folder and results:
+        raise UseError("give the work folder once: as an argument or with --results")
+    if not paper:
+        raise UseError("which figure? --paper figure1, figure3 to figure8, risk-coverage or accuracy-budget")
+    from rrbench.figures import draw, named
+    from rrbench.figures.request import Wish
+    from rrbench.figures.style import check_suffix, save
+
+    name = named(paper)
+    paths = out or [Path(f"{name}.pdf"), Path(f"{name}.png")]
+    for path in paths:
+        check_suffix(path)
+    wish = Wish(dataset, network, budget, preset, seed, rejectors, attack, points)
+    drawn = draw(name, folder or results or Path("runs"), wish)
+    for path in paths:
+        save(drawn, path)
+        print(path)

@@ -1,0 +1,22 @@
+"""`rrbench report`: results as a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="A work folder, or a results CSV (then without images).")] = Path(
+        "runs"
+    ),
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML file with summary, tables, plots, attacked images and commands; it needs no network.
+
+    Example: rrbench report runs --out report.html
+    """
+    from rrbench.report import write_report
+
+    write_report(results, out)
+    print(f"{out} ({out.stat().st_size / 2**20:.1f} MB)")

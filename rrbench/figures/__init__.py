@@ -1,0 +1,71 @@
+"""Figures drawn with matplotlib from score files alone: one file a figure, the numbers apart from the drawing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from rrbench.errors import UseError
+from rrbench.figures.accuracy_budget import draw_accuracy_budget
+from rrbench.figures.adaptive import figure4
+from rrbench.figures.calibration import figure8
+from rrbench.figures.features import figure7
+from rrbench.figures.request import PaperRequest, Wish, paper_request
+from rrbench.figures.risk_coverage import draw_risk_coverage
+from rrbench.figures.scored import read_scored
+from rrbench.figures.separation import figure1, figure3, figure6
+from rrbench.figures.temperature import figure5
+from rrbench.names import unknown
+
+# The printed figures; the two that the paper lacks are drawn of a whole folder and not of named cells.
+PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
+    "figure1": figure1,
+    "figure3": figure3,
+    "figure4": figure4,
+    "figure5": figure5,
+    "figure6": figure6,
+    "figure7": figure7,
+    "figure8": figure8,
+}
+OURS = ("risk-coverage", "accuracy-budget")
+DIAGRAM = "figure2"
+# The paper's LaTeX labels are no guide to its numbers: fig2 is printed as Figure 8.
+LABELS = {
+    "thm1fig": "figure1",
+    "fig3": "figure2",
+    "figC": "figure3",
+    "fig24": "figure4",
+    "fig4": "figure5",
+    "figcd": "figure6",
+    "appendixfig3": "figure7",
+    "fig2": "figure8",
+}
+
+
+def named(text: str) -> str:
+    """Return the figure that `figure4`, `label:fig24` or `risk-coverage` names."""
+    kind, colon, label = text.partition(":")
+    if colon and kind == "label":
+        if label not in LABELS:
+            raise unknown("figure label", label, LABELS)
+        text = LABELS[label]
+    if text == DIAGRAM:
+        raise UseError("figure2 is a diagram of the RR loss, drawn from no data; label:fig2 is the printed figure8")
+    if text not in (*PAPER, *OURS):
+        raise unknown("figure", text, (*PAPER, *OURS))
+    return text
+
+
+def draw(name: str, folder: Path, wish: Wish) -> Figure:
+    """Draw a figure from the cells of a work folder."""
+    cells = read_scored(folder)
+    if name in PAPER:
+        return PAPER[name](paper_request(name, folder, cells, wish))
+    if wish.budget:
+        raise UseError(f"{name} shows every budget: --budget does not go with it")
+    admitted = [cell for cell in cells if wish.admits(cell.row)]
+    if not admitted:
+        raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {folder} measures some")
+    if name == "risk-coverage":
+        return draw_risk_coverage(admitted, wish.attack)
+    return draw_accuracy_budget([cell.row for cell in admitted], wish.attack)

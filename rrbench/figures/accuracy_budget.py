@@ -1,0 +1,104 @@
+"""Accuracy against budget: what is left, with and without rejection, as the attack may move further."""
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from matplotlib.figure import Figure
+
+from rrbench.errors import UseError
+from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
+from rrbench.figures.style import finish, legend_below, look, panels, styled
+from rrbench.names import unknown
+from rrbench.rows import ResultRow, order
+
+METRICS = {
+    "acc_all": "accuracy, all answered (%)",
+    "acc_tpr95": "accuracy at TPR-95 (%)",
+    "deploy_robust": "rejected or right (%)",
+}
+Victim = tuple[str, str]  # trained as, rejector
+
+
+def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -> Figure:
+    """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and `deploy_robust`.
+
+    `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. One attack
+    throughout, so that points compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
+    """
+    name, curves = by_victim(rows, attack)
+    norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
+    victims = list(dict.fromkeys(victim for _, victim in curves))
+    used = [row for points in curves.values() for row in points]
+    labels = {victim: _label(victim, used) for victim in victims}
+    with styled():
+        # The legend has two columns and takes its room from the panels.
+        height = 2.4 + 0.08 * len(victims) / len(norms)
+        figure, axes = panels(len(norms), len(METRICS), width=2.6, height=height)
+        for index, panel in enumerate(axes):
+            norm, metric = norms[index // len(METRICS)], list(METRICS)[index % len(METRICS)]
+            for victim in victims:
+                points = [row for row in curves.get((norm, victim), []) if getattr(row, metric) is not None]
+                style = look(victims.index(victim))
+                radii = [float(radius(row)) for row in points]
+                panel.plot(
+                    radii,
+                    [getattr(row, metric) for row in points],
+                    color=style.color,
+                    linestyle=style.linestyle,
+                    marker=style.marker,
+                    label=labels[victim],
+                )
+                if metric == "acc_tpr95":
+                    low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
+                    panel.fill_between(radii, low, high, color=style.color, alpha=0.15, linewidth=0)
+            ticks = sorted({radius(row) for key, points in curves.items() if key[0] == norm for row in points})
+            panel.set_xticks([float(tick) for tick in ticks], [str(tick) for tick in ticks], rotation=45)
+            panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))
+        legend_below(figure, axes, columns=2)
+        finish(figure, f"{name}, {provenance_text(used)}")
+    return figure
+
+
+def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[tuple[str, Victim], list[ResultRow]]]:
+    """Return the attack, and {(norm, victim): rows from the clean one on, radii growing}."""
+    one_place(rows)
+    measured = sorted((row for row in rows if row.status == "ok"), key=preference)
+    attacked = [row for row in measured if row.eps]
+    if not attacked:
+        raise UseError("no row has a budget: accuracy against budget needs an attack such as pgd10")
+    name = attack or _most_budgets(attacked)
+    if name not in {row.attack for row in attacked}:
+        raise unknown("attack among the results:", name, {row.attack for row in attacked})
+    found: dict[tuple[str, Victim], dict[Fraction, ResultRow]] = {}
+    for row in attacked:
+        if row.attack == name:
+            found.setdefault((row.norm, (row.trained_as, row.rejector)), {}).setdefault(radius(row), row)
+    for (_, victim), points in found.items():
+        for row in measured:
+            if row.attack == "clean" and (row.trained_as, row.rejector) == victim:
+                points.setdefault(Fraction(0), row)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0] != "linf", order(next(iter(item[1].values())))))
+    return name, {key: [points[at] for at in sorted(points)] for key, points in ordered}
+
+
+def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
+    """Name a victim; what it rejects of clean inputs belongs beside `deploy_robust`, which rejecting all makes 100."""
+    own = [row for row in rows if (row.trained_as, row.rejector) == victim]
+    coverage = next((row.deploy_coverage for row in own if row.attack == "clean"), None)
+    label = victim_label(own[0])
+    return label if coverage is None else f"{label}, answers {coverage:.1f} % of clean"
+
+
+def radius(row: ResultRow) -> Fraction:
+    """Return a row's radius; clean is 0."""
+    return Fraction(row.eps or 0)
+
+
+def _most_budgets(rows: Sequence[ResultRow]) -> str:
+    """Name the attack measured at most budgets, of equals the one that leaves the least accuracy."""
+    budgets = Counter(attack for attack, _, _ in {(row.attack, row.norm, row.eps) for row in rows})
+    left: dict[str, float] = {}
+    for row in rows:
+        left[row.attack] = min(left.get(row.attack, 100.0), 100.0 if row.acc_all is None else row.acc_all)
+    return min(budgets, key=lambda name: (-budgets[name], left[name], name))

@@ -1,0 +1,145 @@
+"""What a figure is to be drawn of, and which of a folder's cells serve it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from rrbench.config import load_preset
+from rrbench.errors import UseError
+from rrbench.figures.scored import PRESETS, Scored, preference
+from rrbench.names import parse_budget, split_list
+from rrbench.rows import ResultRow
+
+PAPER_DATASETS = ("cifar10", "cifar100")  # the first is that of every figure
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line said; None where it was silent."""
+
+    dataset: str | None = None
+    network: str | None = None
+    budget: str | None = None
+    preset: str | None = None
+    seed: int | None = None
+    rejectors: str | None = None
+    attack: str | None = None
+    points: int = 2000  # of each panel of Figure 7
+
+    def admits(self, row: ResultRow) -> bool:
+        """Tell whether a row is among those asked for, whatever its attack."""
+        pairs = (
+            (self.dataset, row.dataset),
+            (self.network, row.network),
+            (self.preset, row.preset),
+            (self.seed, row.seed),
+        )
+        is_named = self.rejectors is None or row.rejector in split_list(self.rejectors)
+        return is_named and all(wanted in (None, found) for wanted, found in pairs)
+
+
+@dataclass(frozen=True)
+class Need:
+    """A cell of a figure. Any rejector serves: blind attacks and the outputs are one for all of a checkpoint."""
+
+    framework: str
+    rejector: str  # the one to run where the cell is missing
+    attack: str  # clean, or one with the figure's budget
+    trained_as: str
+
+    @property
+    def label(self) -> str:
+        """The cell in words."""
+        return f"{self.trained_as} under {self.attack}"
+
+
+@dataclass(frozen=True)
+class PaperRequest:
+    """A figure of the paper: where its cells are looked for, and with which data set, network and budget."""
+
+    name: str
+    folder: Path
+    cells: Sequence[Scored]  # clean, or of the budget; preferred ones first
+    dataset: str
+    network: str
+    budget: str
+    wish: Wish
+
+    def find(self, *needs: Need) -> list[Scored]:
+        """Return a cell for each need, or say in one line what is missing and which command makes it."""
+        found = [self._first(need) for need in needs]
+        missing = [need for need, cell in zip(needs, found, strict=True) if cell is None]
+        if missing:
+            raise self.missing(
+                [need.label for need in missing],
+                frameworks=[need.framework for need in missing],
+                rejectors=[need.rejector for need in missing],
+                attacks=[need.attack for need in missing],
+            )
+        return [cell for cell in found if cell is not None]
+
+    def _first(self, need: Need) -> Scored | None:
+        wanted = (need.trained_as, need.attack)
+        return next((cell for cell in self.cells if (cell.row.trained_as, cell.row.attack) == wanted), None)
+
+    def missing(
+        self,
+        labels: Sequence[str],
+        *,
+        frameworks: Sequence[str],
+        rejectors: Sequence[str],
+        attacks: Sequence[str],
+        more: str = "",
+    ) -> UseError:
+        """Say what is missing, and the command that makes it."""
+        preset = self.wish.preset or ("paper" if self.dataset in PAPER_DATASETS else "quick")
+        seed = f" --seed {self.wish.seed}" if self.wish.seed else ""
+        command = (
+            f"rrbench run --preset {preset} --dataset {self.dataset} --network {self.network} "
+            f"--frameworks {_listed(frameworks)} --rejectors {_listed(rejectors)} --attacks {_listed(attacks)} "
+            f"--budgets {self.budget}{seed}{more} --out {self.folder}"
+        )
+        place = f"{self.dataset} {self.network} {self.budget}"
+        return UseError(f"{self.name} lacks {', '.join(labels)} ({place}) in {self.folder}; to measure: {command}")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Join names as an option takes them, in quotes where a shell would stumble over brackets."""
+    joined = ",".join(dict.fromkeys(texts))
+    return f"'{joined}'" if "(" in joined else joined
+
+
+def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Wish) -> PaperRequest:
+    """Fill in what the paper has, for a data set of its own what the preset `paper` says, and choose the cells."""
+    if wish.rejectors or wish.attack:
+        raise UseError(f"{name} has its own rejectors and attacks: --rejectors and --attack do not go with it")
+    dataset = wish.dataset or PAPER_DATASETS[0]
+    defaults = load_preset("paper").dataset(dataset)
+    network, budget = wish.network or defaults.network, wish.budget or next(iter(defaults.budgets), "")
+    if not network or not budget:
+        raise UseError(f"preset 'paper' says too little of data set {dataset!r}: give --network and --budget")
+    norm, radius = parse_budget(budget)
+
+    def fits(cell: Scored) -> bool:
+        row = cell.row
+        has_budget = row.norm == norm and bool(row.eps) and Fraction(row.eps) == radius
+        is_here = (row.dataset, row.network) == (dataset, network)
+        # What passes for a figure of the paper is measured as the paper measured, unless a preset is asked for.
+        is_faithful = dataset not in PAPER_DATASETS or (row.preset in PRESETS and cell.record.cell["limit"] is None)
+        return (
+            is_here
+            and (is_faithful or wish.preset is not None)
+            and wish.admits(row)
+            and (row.attack == "clean" or has_budget)
+        )
+
+    fitting = sorted(filter(fits, cells), key=lambda cell: preference(cell.row))
+    return PaperRequest(name, folder, fitting, dataset, network, budget, wish)
+
+
+def paper_etas() -> list[float]:
+    """Return the weights of Figure 4."""
+    etas = load_preset("paper").settings("attack", "adaptive", PAPER_DATASETS[0])["eta"]
+    assert isinstance(etas, list)
+    return [float(eta) for eta in etas]

@@ -1,0 +1,113 @@
+"""Robust risk-coverage curves: how often an accepted answer is wrong, against how much is answered."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
+from rrbench.figures.style import finish, look, panels, styled
+from rrbench.metrics import risk_coverage, risk_coverage_band
+from rrbench.names import unknown
+from rrbench.rows import ResultRow, order
+from rrbench.seeds import derive
+from rrbench.tables import budget_text
+
+Floats = NDArray[np.float64]
+SHOWN_FROM = 0.05  # of coverage: below, a handful of inputs decides, and would set the scale
+GRID = np.linspace(SHOWN_FROM, 1, 96)  # the coverages at which the band is computed
+RESAMPLES = 500
+COLUMNS = 3
+
+
+class Curve(NamedTuple):
+    """One rejector under one attack; fractions."""
+
+    row: ResultRow
+    coverage: Floats  # at its operating points
+    risk: Floats
+    low: Floats  # at GRID
+    high: Floats
+
+
+def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Figure:
+    """Draw a panel for clean inputs and one for each budget, in each a curve for every rejector of every checkpoint.
+
+    `cells` are of one data set and network, as `read_scored(folder)` gives them. Under a budget a rejector is shown
+    under the attack that harms it most (the largest AURC), or under `attack` alone. Bands are 95 % bootstrap
+    intervals over examples.
+    """
+    groups = by_budget(cells, attack)
+    used = [cell.row for group in groups.values() for cell in group]
+    victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
+    with styled():
+        lines = -(-len(groups) // COLUMNS)
+        figure, axes = panels(lines, min(len(groups), COLUMNS), width=2.6, height=2.3 + 0.12 * len(victims))
+        for unused in axes[len(groups) :]:
+            unused.remove()
+        for panel, (budget, group) in zip(axes, groups.items(), strict=False):
+            for cell in group:
+                _draw_curve(panel, curve_of(cell), victims.index((cell.row.trained_as, cell.row.rejector)), budget)
+            panel.set(xlim=(0, 102), ylim=(0, None), title=budget or "clean")
+            panel.set(xlabel="answered (%)", ylabel="wrong among the answered (%)")
+            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=6)
+        finish(figure, provenance_text(used))
+    return figure
+
+
+def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, list[Scored]]:
+    """Return {budget: a cell for each rejector of each checkpoint}, clean ("") first, then linf, small radii first.
+
+    Attacks without a radius are left out, and a cell measured several times is taken once (`preference`).
+    """
+    one_place(cell.row for cell in cells)
+    fitting = [
+        cell for cell in cells if cell.row.attack == "clean" or (cell.row.eps and attack in (None, cell.row.attack))
+    ]
+    if attack is not None and all(cell.row.attack == "clean" for cell in fitting):
+        raise unknown("attack among the results:", attack, {cell.row.attack for cell in cells if cell.row.eps})
+    once: dict[tuple[str, ...], Scored] = {}
+    for cell in sorted(fitting, key=lambda cell: preference(cell.row)):
+        row = cell.row
+        once.setdefault((row.norm, row.eps, row.trained_as, row.rejector, row.attack), cell)
+    worst: dict[tuple[str, ...], Scored] = {}
+    for key, cell in sorted(once.items(), key=lambda item: -(item[1].row.aurc or 0)):
+        worst.setdefault(key[:4], cell)
+    groups: dict[str, list[Scored]] = {}
+    for cell in sorted(worst.values(), key=lambda cell: (*budget_order(cell.row), order(cell.row))):
+        groups.setdefault(budget_text(cell.row), []).append(cell)
+    return groups
+
+
+def budget_order(row: ResultRow) -> tuple[bool, bool, Fraction]:
+    """Sort key of budgets: clean, linf, l2, each from small to large."""
+    return bool(row.norm), row.norm != "linf", Fraction(row.eps or 0)
+
+
+def curve_of(cell: Scored) -> Curve:
+    """Compute a cell's curve and its band from its scores."""
+    certainty, correct = cell.scores["certainty"], cell.correct
+    low, high = risk_coverage_band(certainty, correct, GRID, RESAMPLES, derive(cell.row.seed, "bootstrap"))
+    return Curve(cell.row, *risk_coverage(certainty, correct), low, high)
+
+
+def _draw_curve(panel: Axes, curve: Curve, index: int, budget: str) -> None:
+    style, row = look(index), curve.row
+    label = victim_label(row) + (f": {row.attack}" if budget else "")
+    marked = np.searchsorted(curve.coverage, np.linspace(0.2, 1, 5) - 1e-9).tolist()
+    start = int((curve.coverage >= SHOWN_FROM).argmax())
+    panel.plot(
+        100 * curve.coverage[start:],
+        100 * curve.risk[start:],
+        color=style.color,
+        linestyle=style.linestyle,
+        marker=style.marker,
+        markevery=[index - start for index in marked],
+        drawstyle="steps-pre",
+        label=label,
+    )
+    panel.fill_between(100 * GRID, 100 * curve.low, 100 * curve.high, color=style.color, alpha=0.15, linewidth=0)

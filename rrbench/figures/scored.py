@@ -1,0 +1,91 @@
+"""The cells of a work folder with their score files: all that a figure is drawn from."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrbench.errors import UseError
+from rrbench.metrics import TprRule
+from rrbench.rows import ResultRow, order
+from rrbench.store import CellRecord, Store, load_arrays
+
+PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A measured cell; its score file is read when it is first looked at."""
+
+    record: CellRecord
+    store: Store
+
+    @property
+    def row(self) -> ResultRow:
+        """The cell's row."""
+        return self.record.row
+
+    @property
+    def attack(self) -> tuple[str, dict[str, Any]]:
+        """The attack's name and every one of its settings."""
+        name, settings = self.record.cell["attack"]
+        return name, settings
+
+    @property
+    def tpr_rule(self) -> TprRule:
+        """The rule behind the row's acc_tpr95."""
+        return "official" if self.record.cell["tpr_rule"] == "official" else "quantile"
+
+    @cached_property
+    def scores(self) -> dict[str, NDArray[Any]]:
+        """What the score file holds: labels, logits, head, certainty and more."""
+        return load_arrays(self.store.scores_path(self.record.key))
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which inputs are classified right."""
+        return np.asarray(self.scores["prediction"] == self.scores["labels"])
+
+
+def read_scored(folder: Path) -> list[Scored]:
+    """Return the measured cells of a work folder in the order of rows.csv; failed ones have no scores."""
+    if folder.exists() and not (folder / "cells").is_dir():
+        raise UseError(f"{folder} is no work folder of rrbench: it has no cells/")
+    store = Store(folder)
+    found = [Scored(record, store) for record, _ in store.cells() if record.row.status == "ok"]
+    return sorted(found, key=lambda cell: order(cell.row))
+
+
+def preference(row: ResultRow) -> tuple[object, ...]:
+    """Sort key of rows of one cell: the paper's preset first, more inputs first, then the first seed."""
+    preset = PRESETS.index(row.preset) if row.preset in PRESETS else len(PRESETS)
+    return preset, row.preset, -(row.n or 0), row.seed, row.precision
+
+
+def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
+    """Return the data set and the network that all rows share; curves of different ones do not compare."""
+    places = sorted({(row.dataset, row.network) for row in rows})
+    if len(places) != 1:
+        there = " or ".join(f"--dataset {dataset} --network {network}" for dataset, network in places)
+        raise UseError(f"rows of several networks or data sets; choose {there}" if places else "no measured rows")
+    return places[0]
+
+
+def victim_label(row: ResultRow) -> str:
+    """Name a rejector and its checkpoint; an oracle must not pass for a defence."""
+    return f"{row.rejector} ({row.trained_as})" + (", oracle" if "oracle" in row.note else "")
+
+
+def provenance_text(rows: Sequence[ResultRow], *, with_n: bool = True) -> str:
+    """Say in one line what a figure was drawn from; `with_n`: of how many test inputs."""
+    values: list[tuple[str, set[object]]] = [
+        ("preset", {row.preset for row in rows}),
+        ("n =", {row.n for row in rows if with_n}),
+        ("seed", {row.seed for row in rows}),
+    ]
+    parts = [f"{name} {'/'.join(sorted(map(str, found)))}" for name, found in values if found]
+    return ", ".join([*one_place(rows), *parts])

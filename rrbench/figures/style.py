@@ -1,0 +1,117 @@
+"""What all figures look like: readable in grey, by the colour-blind, and at the width of a page."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+
+from rrbench.errors import UseError
+from rrbench.files import write_bytes
+
+SUFFIXES = (".pdf", ".svg", ".png")
+# Okabe and Ito's colours, told apart with any colour vision; yellow, too pale on paper, is left out.
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+GREY = "#A0A0A0"
+RIGHT, WRONG = BLUE, ORANGE  # a dark and a light one: they differ in grey too
+CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
+
+SETTINGS: dict[Any, Any] = {
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "legend.fontsize": 7.0,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.0,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    "svg.fonttype": "none",  # letters stay letters
+    "svg.hashsalt": "rrbench",  # the same figure is the same file
+    "pdf.fonttype": 42,
+}
+
+
+class Look(NamedTuple):
+    """How one curve differs from the others, in colour and without it."""
+
+    color: str
+    linestyle: str | tuple[int, tuple[int, ...]]
+    marker: str
+
+
+def look(index: int) -> Look:
+    """Return the look of a figure's curve number `index`; no two of the first 385 are alike."""
+    return Look(CYCLE[index % len(CYCLE)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)])
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save in this look."""
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def panels(rows: int, columns: int, width: float = 2.6, height: float = 2.4) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its axes in reading order; sizes are of one panel in inches."""
+    figure = Figure(figsize=(max(width * columns, 3.3), height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(np.ravel(axes))
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+    """Put one legend of all panels under them; a label that several panels share is listed once."""
+    entries = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
+    columns = max(1, min(columns, len(entries)))
+    legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+    for handle in legend.legend_handles:
+        if isinstance(handle, PathCollection):  # the points of a crowded panel are small and pale
+            handle.set_sizes([20])
+            handle.set_alpha(1)
+
+
+def finish(figure: Figure, text: str) -> None:
+    """Write above the panels what was drawn, and lay the figure out for good: a second layout would move things."""
+    figure.suptitle(text, fontsize=7, color="#555555")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a name that says no format we write."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UseError(f"cannot draw {path}: end the name in {', '.join(SUFFIXES)}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's suffix; no date inside, so that equal figures are equal files."""
+    check_suffix(path)
+    kind = path.suffix.lower().removeprefix(".")
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+    buffer = io.BytesIO()
+    with styled():
+        figure.savefig(buffer, format=kind, dpi=200, metadata=dates[kind])
+    write_bytes(path, buffer.getvalue())

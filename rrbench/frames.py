@@ -1,0 +1,46 @@
+"""Rows and the paper's tables as pandas DataFrames."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from rrbench.errors import UseError
+from rrbench.paper.cells import FIELDS, is_paper_name
+from rrbench.paper.show import MEASURED_FIELDS, record_of
+from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.rows import COLUMNS, ResultRow, read_rows
+
+NUMBERS = ("value", "measured", "published", "difference", "low", "high")
+
+
+def to_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
+    """Return rows as a DataFrame with the CSV's columns."""
+    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
+
+
+def table(
+    results: str | os.PathLike[str] = "runs",
+    *,
+    folders: Sequence[str | os.PathLike[str]] | None = None,
+    dataset: str | None = None,
+    network: str | None = None,
+    preset: str | None = None,
+) -> pd.DataFrame:
+    """Return the rows of a results CSV or of a work folder; or, by name, a table of the paper, one line a cell.
+
+    The rest is for a table of the paper: where its rows are, and for which data set, network and preset it is meant.
+
+    >>> rrbench.table("runs").pivot_table(index="rejector", columns="attack", values="auc")  # doctest: +SKIP
+    >>> rrbench.table("table2")[["at", "rejector", "metric", "measured", "published"]]  # doctest: +SKIP
+    """
+    if not is_paper_name(os.fspath(results)):
+        if folders is not None or dataset or network or preset:
+            raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
+        return to_frame(read_rows(Path(results)))
+    selection = Selection(os.fspath(results), dataset, network, preset)
+    tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])
+    frame = pd.DataFrame([record_of(each) for each in tables.judged], columns=[*FIELDS, *MEASURED_FIELDS])
+    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in NUMBERS})

@@ -1,0 +1,183 @@
+"""Differences from a reference rejector on the same inputs, with paired intervals. Imports no torch.
+
+A difference's interval is the 95 % percentile bootstrap over examples: each draw takes the same examples for both.
+It needs the per-example scores of a work folder; without them the difference stands alone.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrbench.arrays import load_arrays
+from rrbench.errors import UseError
+from rrbench.files import read_json
+from rrbench.metrics import RESAMPLED, TprRule, resampled
+from rrbench.names import unknown
+from rrbench.rows import COLUMNS, ResultRow
+from rrbench.tables import PERCENTAGES, number, pivot_table
+
+SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
+PAIRED = (*RESAMPLED, *SHARES)
+SEED = 0
+AT_ONCE = 2**20  # examples drawn at a time: bounds the memory
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A cell's per-example scores, and how its row was computed from them."""
+
+    path: Path
+    rule: TprRule
+    resamples: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row's metric minus its reference's."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    without: str = ""  # why there is no interval
+
+
+def against_table(
+    path: Path, rows: Sequence[ResultRow], by: str, metric: str, against: str, layout: str
+) -> tuple[str, list[str]]:
+    """Pivot one metric, each value followed by its paired difference from a rejector; and what to say below it."""
+    if metric not in COLUMNS:
+        raise unknown("column", metric, COLUMNS)
+    if metric not in PAIRED:
+        raise UseError(f"no difference of {metric!r} can be paired; one of {', '.join(PAIRED)}")
+    if not any(_is_reference(row, against) for row in rows):
+        raise unknown("rejector in these results:", against, {row.rejector for row in rows})
+    scores = scored_rows(path if path.is_dir() else path.parent)
+    lacking: dict[str, None] = {}
+
+    def field(row: ResultRow) -> str:
+        value = number(row, metric)
+        if _is_reference(row, against):
+            return value
+        reference = reference_of(row, rows, against)
+        if reference is None:
+            return f"{value} (no {against} beside it)"
+        difference = paired_difference(row, reference, metric, scores)
+        if difference is None:
+            return f"{value} (-)"
+        if difference.without:
+            lacking[difference.without] = None
+        return f"{value} ({_show(difference, metric)})"
+
+    shown = pivot_table(rows, by, metric, layout, field)
+    legend = f"({metric} minus that of {against} on the same inputs [95 % interval over examples, paired])"
+    return shown, [legend, *(f"no interval: {reason}" for reason in lacking)]
+
+
+def _show(difference: Difference, metric: str) -> str:
+    places = 2 if metric in PERCENTAGES else 3
+    text = f"{difference.value:+.{places}f}"
+    if difference.low is None or difference.high is None:
+        return text
+    return f"{text} [{difference.low:+.{places}f}, {difference.high:+.{places}f}]"
+
+
+def _is_reference(row: ResultRow, against: str) -> bool:
+    rejector, _, framework = against.partition("@")
+    return row.rejector == rejector and framework in ("", row.framework)
+
+
+def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
+    """Find the reference under the same attack: on the row's own framework, else the only one there is."""
+    same = ("dataset", "network", "attack", "norm", "eps", "seed", "preset", "n")
+    found = [
+        other
+        for other in rows
+        if _is_reference(other, against)
+        and other.status == "ok"
+        and all(getattr(row, name) == getattr(other, name) for name in same)
+    ]
+    for name in ("framework", "precision"):
+        nearer = [other for other in found if getattr(other, name) == getattr(row, name)]
+        found = nearer or found
+    return found[0] if len({other.trained_as for other in found}) == 1 else None
+
+
+def paired_difference(
+    row: ResultRow, reference: ResultRow, metric: str, scores: dict[tuple[object, ...], Scored]
+) -> Difference | None:
+    """Return the difference with its interval; None where the metric is undefined for one of them."""
+    ours, theirs = getattr(row, metric), getattr(reference, metric)
+    if ours is None or theirs is None:
+        return None
+    found = [scores.get(identity(each)) for each in (row, reference)]
+    if found[0] is None or found[1] is None or not all(each and each.path.is_file() for each in found):
+        return Difference(ours - theirs, without="no score files beside the rows")
+    one, other = load_arrays(found[0].path), load_arrays(found[1].path)
+    if not np.array_equal(one["ids"], other["ids"]) or not np.array_equal(one["labels"], other["labels"]):
+        return Difference(ours - theirs, without="the two were measured on other test inputs")
+    draws = drawn(one, metric, found[0]) - drawn(other, metric, found[0])
+    defined = draws[~np.isnan(draws)]
+    if 2 * defined.size < draws.size or not defined.size:
+        return Difference(ours - theirs, without="undefined in most of the draws")
+    low, high = np.percentile(defined, (2.5, 97.5))
+    return Difference(ours - theirs, float(low), float(high))
+
+
+def drawn(arrays: Arrays, metric: str, scored: Scored) -> NDArray[np.float64]:
+    """Return a metric of every bootstrap draw; equal sizes draw the same examples."""
+    correct, certainty = arrays["prediction"] == arrays["labels"], arrays["certainty"]
+    if metric in RESAMPLED:
+        return resampled(metric, certainty, correct, scored.rule, scored.resamples, SEED)
+    if metric in ("distance", "success"):
+        values = arrays["distances" if metric == "distance" else "reached"].astype(np.float64)
+        return resampled_share(values, np.ones_like(values), scored.resamples)
+    is_deployed = arrays["is_deployed"]
+    accepted, right = (certainty >= float(arrays["threshold"]))[is_deployed], correct[is_deployed]
+    parts = {
+        "deploy_acc": (accepted & right, accepted),
+        "deploy_coverage": (accepted, np.ones_like(accepted)),
+        "deploy_robust": (~accepted | right, np.ones_like(accepted)),
+    }
+    part, whole = parts[metric]
+    return 100 * resampled_share(part.astype(np.float64), whole.astype(np.float64), scored.resamples)
+
+
+def resampled_share(
+    part: NDArray[np.float64], whole: NDArray[np.float64], resamples: int, seed: int = SEED
+) -> NDArray[np.float64]:
+    """Return sum(part) / sum(whole) for each draw of examples, NaN where nothing is drawn of the whole."""
+    rng, size = np.random.default_rng(seed), part.size
+    shares = [np.empty(0)]
+    for start in range(0, resamples, max(1, AT_ONCE // size)):
+        count = min(max(1, AT_ONCE // size), resamples - start)
+        chosen = rng.integers(size, size=(count, size))
+        wholes = whole[chosen].sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            shares.append(np.where(wholes > 0, part[chosen].sum(axis=1) / wholes, np.nan))
+    return np.concatenate(shares)
+
+
+def identity(row: ResultRow) -> tuple[object, ...]:
+    """Return all of a row but its note, which other rows may change later."""
+    return tuple(value for name, value in dataclasses.asdict(row).items() if name != "note")
+
+
+def scored_rows(folder: Path) -> dict[tuple[object, ...], Scored]:
+    """Find the score file of every measured row of a work folder."""
+    found: dict[tuple[object, ...], Scored] = {}
+    for path in sorted((folder / "cells").glob("*.json")):
+        value = cast(dict[str, Any], read_json(path))
+        try:
+            row, cell = ResultRow(**value["row"]), value["cell"]
+            scored = Scored(folder / "scores" / f"{value['key']}.npz", cell["tpr_rule"], cell["resamples"])
+        except (KeyError, TypeError):
+            raise UseError(f"{path} is no cell file of this version") from None
+        if row.status == "ok":
+            found[identity(row)] = scored
+    return found

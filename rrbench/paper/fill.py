@@ -1,0 +1,118 @@
+"""Rows -> what was measured of each published cell. Imports no torch.
+
+One training: the row's own interval, 95 % over examples (Wilson's for plain accuracy; none for distances).
+Several: their mean, with Student's 95 % interval over trainings.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rrbench.paper.cells import PaperCell
+from rrbench.paper.matching import Rows
+from rrbench.paper.wanted import column, is_published, never, presets_for, wanted
+from rrbench.rows import ResultRow, order
+
+PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5 % quantiles, 1 to 9 degrees
+NORMAL = 1.96
+WITH_INTERVAL = ("acc_tpr95", "auc")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What rows say of a cell; `value` is None where they say nothing, and `note` why."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    trainings: int = 0
+    preset: str = ""
+    note: str = ""
+
+
+def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Measured:
+    """Measure a cell from the rows of one preset: the one asked for, else the first that has them all."""
+    reason = never(cell)
+    if reason:
+        return Measured(note=reason)
+    notes = []
+    for name in [preset] if preset else presets_for(cell):
+        measured = _under(cell, rows, name)
+        if measured.value is not None:
+            return measured
+        notes += [measured.note] if measured.note else []
+    return Measured(note="; ".join(notes))
+
+
+def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
+    parts = [rows.find(each) for each in wanted(cell, preset)]
+    by_training = [_trainings(part, column(cell)) for part in parts]
+    shared = [key for key in by_training[0] if all(key in part for part in by_training)]
+    if not shared:
+        return Measured(note=_absence(parts, by_training))
+    each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
+    is_usual = is_published(cell) and preset == "paper"
+    notes = [] if is_usual else [f"preset {preset}"]
+    notes += [f"{len(each)} trainings"] if len(each) > 1 else []
+    value, low, high = each[0] if len(each) == 1 else _over_trainings([value for value, _, _ in each])
+    return Measured(value, low, high, len(each), preset, "; ".join(notes))
+
+
+def _trainings(rows: Sequence[ResultRow], name: str) -> dict[tuple[int, str], ResultRow]:
+    """Return one row for each training in which the metric is defined."""
+    found: dict[tuple[int, str], ResultRow] = {}
+    for row in sorted(rows, key=lambda row: (_exactness(row), *order(row))):
+        if row.status == "ok" and getattr(row, name) is not None:
+            found.setdefault((row.seed, row.checkpoint_sha256), row)
+    return dict(sorted(found.items()))
+
+
+def _exactness(row: ResultRow) -> int:
+    return PRECISIONS.index(row.precision) if row.precision in PRECISIONS else len(PRECISIONS)
+
+
+def _absence(parts: list[list[ResultRow]], by_training: list[dict[tuple[int, str], ResultRow]]) -> str:
+    failed = next((row for part in parts for row in part if row.status != "ok"), None)
+    there = sum(bool(part) for part in by_training)
+    if there:
+        return f"{there} of {len(parts)} parts measured"
+    if failed is not None:
+        return f"failed: {failed.error}"
+    return "undefined: no value in the row" if any(parts) else ""
+
+
+def _value(row: ResultRow, name: str) -> tuple[float, float | None, float | None]:
+    value = float(getattr(row, name))
+    if name in WITH_INTERVAL:
+        return value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
+    if name == "acc_all" and row.n:
+        return value, *wilson(value, row.n)
+    return value, None, None
+
+
+def wilson(percent: float, n: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share, in percent."""
+    share, spread = percent / 100, NORMAL**2 / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = NORMAL / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+    return 100 * (middle - half), 100 * (middle + half)
+
+
+def _mean(
+    values: Sequence[tuple[float, float | None, float | None]],
+) -> tuple[float, float | None, float | None]:
+    """Average parts and the ends of their intervals, as if they erred together: they share their images."""
+    lows = [low for _, low, _ in values if low is not None]
+    highs = [high for _, _, high in values if high is not None]
+    is_whole = len(lows) == len(highs) == len(values)
+    value = statistics.fmean(value for value, _, _ in values)
+    return value, statistics.fmean(lows) if is_whole else None, statistics.fmean(highs) if is_whole else None
+
+
+def _over_trainings(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    mean, degrees = statistics.fmean(values), len(values) - 1
+    quantile = STUDENT[degrees - 1] if degrees <= len(STUDENT) else NORMAL
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half

@@ -1,0 +1,133 @@
+"""Tells whether a row is the one wanted, setting by setting. Imports no torch: plugins are read as source text.
+
+Labels alone do not say it: they print only what differs from a preset, and `--config` may change the preset itself.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from rrbench.catalogue import cards
+from rrbench.config import Config, load_preset
+from rrbench.names import parse, show
+from rrbench.paper.wanted import Wanted
+from rrbench.rows import ResultRow
+
+Settings = Mapping[str, str]
+
+
+class Rows:
+    """Rows that can be asked for what is wanted; failed ones are kept apart."""
+
+    def __init__(self, rows: Iterable[ResultRow]) -> None:
+        self._groups: dict[tuple[object, ...], list[ResultRow]] = {}
+        self._sizes: dict[str, int] = {}
+        for row in rows:
+            self._groups.setdefault(_key(row), []).append(row)
+            self._sizes[row.dataset] = max(self._sizes.get(row.dataset, 0), row.n or 0)
+
+    def find(self, wanted: Wanted) -> list[ResultRow]:
+        """Return the rows that are exactly this, over all test images; those that failed have no `n`."""
+        size = wanted.n or self._sizes.get(wanted.dataset)
+        return [
+            row
+            for row in self._groups.get(_key(wanted), [])
+            if (row.n == size or row.status != "ok") and has_settings(row, wanted)
+        ]
+
+
+def _key(row: ResultRow | Wanted) -> tuple[object, ...]:
+    radius = Fraction(row.eps) if row.eps else None
+    return row.dataset, row.network, row.trained_as, row.norm, radius, row.preset
+
+
+def has_settings(row: ResultRow, wanted: Wanted) -> bool:
+    """Compare names and settings; a setting that did not exist when the row was made is no difference."""
+    try:
+        stated = _settings(row.settings)
+    except (ValueError, AttributeError):
+        return False
+    labels = {"framework": row.framework, "rejector": row.rejector, "attack": row.attack}
+    for kind, label in labels.items():
+        name, expected = expected_settings(kind, wanted)
+        if plugin_name(kind, label) != name:
+            return False
+        for there in (stated.get(kind, {}), explicit_settings(kind, label)):
+            if any(key in there and not same(there[key], value) for key, value in expected.items()):
+                return False
+    return True
+
+
+@cache
+def _settings(text: str) -> dict[str, dict[str, str]]:
+    """Read a row's settings as they would be typed."""
+    value = json.loads(text)
+    kinds = ("framework", "rejector", "attack")
+    return {kind: {key: _typed(item) for key, item in value.get(kind, {}).items()} for kind in kinds}
+
+
+def _typed(value: Any) -> str:
+    return ":".join(map(show, value)) if isinstance(value, list) else show(value)
+
+
+def same(one: str, other: str) -> bool:
+    """Compare two settings as they are typed: 1e-3 is 0.001, 2/4 is 1/2."""
+    ones, others = one.split(":"), other.split(":")
+    return len(ones) == len(others) and all(
+        a == b or _number(a) == _number(b) is not None for a, b in zip(ones, others, strict=True)
+    )
+
+
+def _number(text: str) -> Fraction | None:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+@cache
+def _defaults(kind: str) -> Mapping[str, Settings]:
+    return {card.name: card.settings for card in cards(kind) if not card.stands_for}
+
+
+@cache
+def _config(preset: str) -> Config:
+    return load_preset(preset)
+
+
+def plugin_name(kind: str, text: str) -> str:
+    """Return the plugin that a text names: `pgd100x10` is `pgd`."""
+    name = parse(text).name
+    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
+    known = _defaults(kind)
+    return short[1] if short and name not in known and short[1] in known else name
+
+
+@cache
+def expected_settings(kind: str, wanted: Wanted) -> tuple[str, Settings]:
+    """Return a wanted plugin's name and every setting: class, step of the data set, preset, then the text itself."""
+    text = str(getattr(wanted, kind))
+    dataset = parse(wanted.dataset).name if kind == "attack" else wanted.home
+    config, name = _config(wanted.preset), plugin_name(kind, text)
+    settings = dict(_defaults(kind).get(name, {}))
+    step = config.step(dataset, wanted.norm) if kind == "attack" and wanted.norm else None
+    if "step" in settings and step is not None:
+        settings["step"] = show(step)
+    settings |= {key: _typed(value) for key, value in config.settings(kind, name, dataset).items()}
+    return name, settings | explicit_settings(kind, text)
+
+
+@cache
+def explicit_settings(kind: str, text: str) -> dict[str, str]:
+    """Return the settings that a text itself gives."""
+    call, name = parse(text), plugin_name(kind, text)
+    settings: dict[str, str] = {}
+    if call.name != name:
+        steps, _, restarts = call.name.removeprefix(name).partition("x")
+        settings |= {"steps": steps, "restarts": restarts or "1"}
+    if call.positional is not None:
+        settings[next(iter(_defaults(kind).get(name, {})), "")] = call.positional
+    return settings | dict(call.keywords)

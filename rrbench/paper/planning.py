@@ -1,0 +1,126 @@
+"""What is missing in the paper's tables, as a plan that fills it, and at what cost. Imports torch."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from rrbench import zoo
+from rrbench.cells import Cell, Plan, show_budget
+from rrbench.config import Config, load_preset
+from rrbench.errors import UseError
+from rrbench.estimate import RATES, attack_gradients, duration, training_gradients
+from rrbench.names import parse
+from rrbench.paper.matching import Rows
+from rrbench.paper.tabulate import PaperTables, Selection
+from rrbench.paper.wanted import Wanted, is_published, wanted
+from rrbench.plan import CLEAN, Request, make_plan, merged
+from rrbench.rows import ResultRow
+from rrbench.tables import render
+
+
+def check_alone(given: Mapping[str, object]) -> None:
+    """Refuse what a table of the paper says itself."""
+    named = [f"--{name}" for name, value in given.items() if value is not None]
+    if named:
+        raise UseError(f"a table of the paper says itself what is run; leave out {', '.join(named)}")
+
+
+def select(paper: str, datasets: Sequence[str] | None, network: str | None, preset: str | None) -> Selection:
+    """Read what `run` was asked for; a table is laid out for one data set at a time."""
+    if datasets is not None and len(datasets) > 1:
+        raise UseError("a table of the paper is laid out for one data set at a time")
+    return Selection(paper, datasets[0] if datasets else None, network, preset)
+
+
+def preset_of(selection: Selection) -> str:
+    """Return the preset to run: the one asked for, else the paper's; on other data the quick one."""
+    own = any(is_published(cell) for cells in selection.cells().values() for cell in cells)
+    return selection.preset or ("paper" if own else "quick")
+
+
+def missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> dict[int, list[Wanted]]:
+    """Return for each seed the rows that no folder has."""
+    found, preset = Rows(rows), preset_of(selection)
+    cells = [cell for cells in selection.cells().values() for cell in cells]
+    needed = list(dict.fromkeys(each for cell in cells for each in wanted(cell, preset)))
+    lacking: dict[int, list[Wanted]] = {seed: [] for seed in seeds}
+    for each in needed:
+        there = {row.seed for row in found.find(each) if row.status == "ok"}
+        for seed in seeds:
+            if seed not in there:
+                lacking[seed].append(each)
+    return lacking
+
+
+def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> Plan:
+    """Plan exactly the missing rows: no clean pass that nobody asked for."""
+    config = load_preset(preset_of(selection))
+    cells: list[Cell] = []
+    dropped: dict[str, None] = {}
+    for seed, lacking in missing(selection, rows, seeds).items():
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for each in lacking:
+            key = (each.dataset, each.network, each.framework, each.attack, each.budget)
+            groups.setdefault(key, []).append(each.rejector)
+        for (dataset, network, framework, attack, budget), rejectors in groups.items():
+            request = Request(
+                rejectors=list(dict.fromkeys(rejectors)),
+                attacks=[attack],
+                datasets=[dataset],
+                network=network,
+                frameworks=[framework],
+                budgets=[budget] if ":" in budget else None,
+                seeds=(seed,),
+            )
+            planned = _fitting(request, config, dropped)
+            cells += [cell for cell in planned if (cell.attack.name == CLEAN) == (parse(attack).name == CLEAN)]
+    if not cells and dropped:
+        raise UseError("nothing to run: " + "; ".join(dropped))
+    return dataclasses.replace(merged(cells), dropped=tuple(dropped))
+
+
+def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list[Cell]:
+    """Plan what can be; a rejector whose published settings do not fit other data is left out with a line."""
+    try:
+        return list(make_plan(request, config).cells)
+    except UseError as error:
+        rejectors = list(request.rejectors or ())
+        if len(rejectors) < 2:
+            dropped[str(error)] = None
+            return []
+    alone = [dataclasses.replace(request, rejectors=[rejector]) for rejector in rejectors]
+    return [cell for each in alone for cell in _fitting(each, config, dropped)]
+
+
+def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[int] = (0,)) -> str:
+    """Print what is missing, the command that fills it, and its time on one GPU."""
+    plan = plan_missing(selection, tables.rows, seeds)
+    absent = [each for each in tables.judged if each.measured.value is None]
+    never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
+    lines = [f"{selection.paper}: {len(absent)} of {len(tables.judged)} cells are missing; {tables.sources}"]
+    if not plan.cells:
+        return "\n".join([*lines, *never, "nothing left to run"])
+    table, training, attacking = [], 0.0, 0.0
+    seen: set[str] = set()
+    for checkpoint, cells in plan.checkpoints().items():
+        speed = RATES.get((checkpoint.network.name, "cuda"), RATES["resnet18", "cuda"])
+        is_there = zoo.find(checkpoint.key) is not None
+        cost = 0 if is_there else training_gradients(checkpoint)
+        training += cost / speed
+        name = [str(checkpoint.dataset), str(checkpoint.network), checkpoint.trained_as]
+        table.append([*name, "", "ships with rrbench" if is_there else "training", "", duration(cost / speed)])
+        for cell in cells:
+            key = cell.attack_key(checkpoint.key, "fp32")
+            gradients = 0 if key in seen else attack_gradients(cell)
+            seen.add(key)
+            attacking += gradients / speed
+            what = [str(cell.attack), show_budget(cell.budget), duration(gradients / speed)]
+            table.append([str(cell.dataset), name[1], name[2], str(cell.rejector), *what])
+    shown = render(["data set", "network", "trained as", "rejector", "attack", "budget", "GPU time"], table, "text")
+    words = ["rrbench run --paper", selection.paper]
+    words += [f"--dataset {selection.dataset}"] if selection.dataset else []
+    words += [f"--network {selection.network}"] if selection.network else []
+    words += [f"--preset {selection.preset}"] if selection.preset else []
+    words += [f"--seeds {','.join(map(str, seeds))}"] if tuple(seeds) != (0,) else []
+    total = f"{len(plan.cells)} rows on {len(plan.checkpoints())} checkpoints: about {duration(training)} of training"
+    total += f" and {duration(attacking)} of attacks on one H200 (its measured rates; preset {preset_of(selection)})"
+    return "\n".join([*lines, shown, *never, *(f"left out: {line}" for line in plan.dropped), total, " ".join(words)])

@@ -1,0 +1,43 @@
+"""Where the rows for the paper's tables are looked for. Imports no torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rrbench.errors import UseError
+from rrbench.rows import ResultRow, is_results, read_rows
+
+WORK_FOLDER = Path("runs")
+
+
+def published_results() -> Path:
+    """Return the folder of committed measurements: `results` here, else that of the source checkout."""
+    here, checkout = Path("results"), Path(__file__).resolve().parents[2] / "results"
+    return here if here.is_dir() or not checkout.is_dir() else checkout
+
+
+def default_folders(work_folder: Path = WORK_FOLDER) -> list[Path]:
+    """Return where rows are looked for when nobody says: the committed results, then the work folder."""
+    return [folder for folder in (published_results(), work_folder) if folder.is_dir()]
+
+
+def read_folders(folders: Sequence[Path]) -> tuple[list[ResultRow], str]:
+    """Read every results file in some folders, or the files named; say in one line what was found where."""
+    rows: list[ResultRow] = []
+    found = []
+    for folder in folders:
+        if not folder.exists():
+            raise UseError(f"no results at {folder}")
+        own = [row for path in _files(folder) for row in read_rows(path)]
+        found.append(f"{folder} ({len(own)} rows)")
+        rows += own
+    # A work folder inside a results folder, or a folder named twice, must not count twice.
+    return list(dict.fromkeys(rows)), "rows from " + ", ".join(found) if found else "no results folder here"
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return a file itself, a work folder's rows.csv, or every results file below a folder."""
+    if folder.is_file():
+        return [folder]
+    if (folder / "rows.csv").is_file():
+        return [folder / "rows.csv"]
+    return sorted(path for path in folder.rglob("*.csv") if is_results(path))

@@ -1,0 +1,135 @@
+"""A published cell -> the rows that would fill it, in rrbench's own names. Imports no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rrbench.names import parse
+from rrbench.paper.cells import PaperCell, toml
+
+PUBLISHED_PRESETS = ("paper", "official")  # quick attacks keep the best image: never the paper's numbers
+OTHER_PRESETS = ("paper", "official", "quick")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a row must be to fill a cell; names are as typed, so that they can be run."""
+
+    dataset: str
+    network: str
+    framework: str
+    rejector: str
+    trained_as: str
+    attack: str
+    norm: str
+    eps: str  # an exact fraction; empty without a radius
+    preset: str
+    n: int | None  # test images; None: as many as any row of this data set has
+
+    @property
+    def home(self) -> str:
+        """The data set of its training."""
+        name = parse(self.dataset).name
+        return str(_entry("dataset", name).get("trains_as", name))
+
+    @property
+    def budget(self) -> str:
+        """The budget as it is typed."""
+        return f"{self.norm}:{self.eps}" if self.eps else self.norm
+
+
+def _entry(kind: str, published: str) -> Mapping[str, Any]:
+    """Return what names.toml says of a published word; a user's own data set or network is its own name."""
+    own: Mapping[str, Any] = {"name": published, "shown": published}
+    found: Mapping[str, Any] = toml("names.toml")[kind].get(published, own)
+    return found
+
+
+def shown(kind: str, published: str) -> str:
+    """Return how tables print a published word."""
+    return str(_entry(kind, published)["shown"])
+
+
+def column(cell: PaperCell) -> str:
+    """Return the row's column that has a cell's metric; empty where rows have none."""
+    return str(_entry("metric", cell.metric).get("column", ""))
+
+
+def digits(cell: PaperCell) -> int:
+    """Return how many decimals the paper prints."""
+    return int(_entry("metric", cell.metric)["digits"])
+
+
+def never(cell: PaperCell) -> str:
+    """Say why no row can fill a cell; empty where one can."""
+    if not column(cell):
+        return str(_entry("metric", cell.metric)["why"])
+    if _corruption(cell) and "parts" not in _entry("dataset", cell.dataset):
+        return f"{cell.dataset} has no corrupted form"
+    return ""
+
+
+def presets_for(cell: PaperCell) -> tuple[str, ...]:
+    """Return the presets whose rows may fill a cell, the preferred one first."""
+    return PUBLISHED_PRESETS if is_published(cell) else OTHER_PRESETS
+
+
+def is_published(cell: PaperCell) -> bool:
+    """Tell whether a cell is the paper's own; those that it gives as overflowing are."""
+    return cell.value != ""
+
+
+def wanted(cell: PaperCell, preset: str) -> tuple[Wanted, ...]:
+    """Return the rows whose mean fills a cell under a preset; none where no row can."""
+    if never(cell):
+        return ()
+    at = _entry("at", cell.at)
+    published = at["none"] if cell.rejector == "none" else cell.rejector
+    rejector = _entry("rejector", published)
+    trains = rejector.get("trains", "")
+    norm, eps = _budget(cell)
+    names, size = _datasets(cell, preset)
+    return tuple(
+        Wanted(
+            dataset=name,
+            network=str(_entry("arch", cell.arch)["name"]),
+            framework=str(at["name"]),
+            rejector=str(rejector["name"]),
+            trained_as=f"{at['name']}+{trains}" if trains else str(at["name"]),
+            attack=str(_entry("attack", cell.attack)["name"]),
+            norm=norm,
+            eps=eps,
+            preset=preset,
+            n=size,
+        )
+        for name in names
+    )
+
+
+def _corruption(cell: PaperCell) -> str:
+    return str(_entry("attack", cell.attack).get("corruption", ""))
+
+
+def _datasets(cell: PaperCell, preset: str) -> tuple[list[str], int | None]:
+    """Return the data sets that a cell is the mean of, and how many test images each has."""
+    entry = _entry("dataset", cell.dataset)
+    if "parts" not in entry:
+        return [cell.dataset], entry.get("test")
+    parts = entry["parts"].get(preset, entry["parts"]["paper"])
+    return [name.format(_corruption(cell)) for name in parts["names"]], parts["test"]
+
+
+def radius(cell: PaperCell) -> str:
+    """Return a cell's radius as people write it: the paper's over 255, another data set's own."""
+    other = _entry("dataset", cell.dataset).get("budgets", {}).get(cell.budget)
+    return f"{cell.eps}/255" if other is None and cell.eps else _budget(cell)[1]
+
+
+def _budget(cell: PaperCell) -> tuple[str, str]:
+    """Return norm and exact radius; another data set may have radii of its own."""
+    other = _entry("dataset", cell.dataset).get("budgets", {}).get(cell.budget)
+    if other is not None:
+        norm, _, radius = other.partition(":")
+        return norm, str(Fraction(radius))
+    return cell.norm, str(Fraction(cell.eps) / 255) if cell.eps else ""

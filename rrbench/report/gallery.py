@@ -1,0 +1,118 @@
+"""Attacked images beside the clean ones: what was said of each, how sure, and whether it would have been answered."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrbench.figures.scored import Scored
+from rrbench.report.markup import Safe, element, joined
+from rrbench.report.picture import data_address
+from rrbench.report.results import Results
+from rrbench.report.standings import Standing
+
+SHOWN = 16  # the first inputs of the test split, which every cell keeps: nobody chose them
+
+
+class Answer(NamedTuple):
+    """What a victim says of one image."""
+
+    image: NDArray[Any]  # (C, H, W)
+    input: int
+    label: int
+    prediction: int
+    confidence: float
+    certainty: float
+    is_accepted: bool | None  # None: no threshold was deployed
+
+    @property
+    def verdict(self) -> str:
+        """Say whether it is right, and what the deployed threshold makes of it."""
+        is_right = "right" if self.prediction == self.label else "wrong"
+        if self.is_accepted is None:
+            return is_right
+        return f"{is_right}, {'answered' if self.is_accepted else 'rejected'}"
+
+
+def answers(cell: Scored) -> list[Answer]:
+    """Return the images that a cell keeps, with what was said of them."""
+    scores = cell.scores
+    images, logits = scores["images"][:SHOWN], scores["logits"].astype(np.float64)
+    confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+    threshold = float(scores["threshold"])
+    return [
+        Answer(
+            image,
+            int(scores["ids"][index]),
+            int(scores["labels"][index]),
+            int(scores["prediction"][index]),
+            float(confidence[index]),
+            float(scores["certainty"][index]),
+            None if np.isnan(threshold) else bool(scores["certainty"][index] >= threshold),
+        )
+        for index, image in enumerate(images)
+    ]
+
+
+def show_gallery(results: Results, standings: Iterable[Standing]) -> Safe:
+    """Show each rejector under the attack that harms it most, the first of them unfolded."""
+    parts: list[Safe] = []
+    for standing in standings:
+        # Of an ensemble too the images are stored; the first seed stands for all.
+        attacked, clean = standing.strongest.first, standing.clean
+        pairs = _pairs(results, standing)
+        threshold = (
+            "" if attacked.deploy_threshold is None else f"; answered from certainty {attacked.deploy_threshold:.3g} on"
+        )
+        title = joined(
+            [
+                element("b", attacked.rejector),
+                f" under {attacked.attack}, {standing.budget}",
+                element("span", f"{len(pairs)} inputs{threshold}", class_="aside"),
+            ]
+        )
+        cards = [_card(before, after, attacked.attack) for before, after in pairs]
+        if cards:
+            body = element("ul", *cards, class_="gallery")
+        else:
+            why = (
+                "no clean cell was measured beside it"
+                if clean is None
+                else "its images are not those of the clean cell"
+            )
+            body = element("p", f"Not shown: {why}.")
+        summary = element("summary", title)
+        parts.append(Safe(f"<details{'' if parts else ' open'}>{summary}{body}</details>"))
+    return joined(parts)
+
+
+def _pairs(results: Results, standing: Standing) -> list[tuple[Answer, Answer]]:
+    """Return (clean, attacked) for the inputs that both cells keep."""
+    row = standing.strongest.first
+    clean = [each for each in standing.clean.rows if each.seed == row.seed] if standing.clean else []
+    if not clean:
+        return []
+    before = {answer.input: answer for answer in answers(results.cells[clean[0]])}
+    return [(before[after.input], after) for after in answers(results.cells[row]) if after.input in before]
+
+
+def _card(before: Answer, after: Answer, attack: str) -> Safe:
+    title = element("p", f"input {after.input}, ", element("b", f"label {after.label}"))
+    return element("li", title, _figure(before, "clean"), _figure(after, "attacked", attack))
+
+
+def _figure(answer: Answer, state: str, attack: str = "") -> Safe:
+    by = f" by {attack}" if attack else ""
+    alt = f"input {answer.input} of class {answer.label}, {state}{by}: {answer.verdict}"
+    size = {"width": str(answer.image.shape[-1]), "height": str(answer.image.shape[-2])}
+    picture = Safe(element("img", src=data_address(answer.image), alt=alt, **size).removesuffix("</img>"))
+    is_harm = answer.prediction != answer.label and answer.is_accepted is not False
+    facts = [
+        element("span", state, class_="state"),
+        joined(["says ", element("b", str(answer.prediction))]),
+        f"confidence {answer.confidence:.3f}",
+        f"certainty {answer.certainty:#.3g}",
+        element("span", answer.verdict, class_="harm" if is_harm else "verdict"),
+    ]
+    return element("figure", picture, element("figcaption", *[element("span", fact) for fact in facts]))

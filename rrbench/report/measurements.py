@@ -1,0 +1,159 @@
+"""The report's tables: each rejector at its weakest, every row, distances, failures, doubts."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from rrbench.report.markup import Entry, Safe, element, joined, number, table, with_interval
+from rrbench.report.standings import Measured, Standing
+from rrbench.rows import ResultRow
+from rrbench.tables import budget_text
+
+WIDTH, HEIGHT = 120, 14  # of the strip that draws an interval
+COLUMNS = {
+    "acc_all": "percent of the inputs whose class is right, without any rejection",
+    "acc_tpr95": "percent right among the accepted when 95 % of the right ones are; threshold from these inputs",
+    "auc": "chance that a right input has more certainty than a wrong one",
+    "deploy_acc": "percent right among the accepted; from here on the threshold is fixed on clean validation inputs",
+    "deploy_coverage": "percent accepted",
+    "deploy_robust": "percent rejected or right: 100 minus what is accepted and wrong. Who refuses everything has 100, "
+    "so read it beside the clean row's deploy_coverage",
+    "aurc": "area under the risk-coverage curve; lower is better",
+    "fpr95": "share of the wrong inputs that are accepted with 95 % of the right ones",
+}
+FRACTIONS = ("auc", "aurc", "fpr95")
+WITH_INTERVAL = ("acc_tpr95", "auc", "deploy_robust")
+
+
+def weakest_table(standings: Sequence[Standing]) -> Safe:
+    """Show every rejector at every budget under the attack that harms it most."""
+    metric = standings[0].metric
+    floor = 10 * math.floor(min(standing.interval[0] for standing in standings) / 10)
+    header = [
+        "rejector",
+        "trained as",
+        "budget",
+        metric,
+        f"interval, {floor} to 100",
+        "strongest attack",
+        "attacks tried",
+    ]
+    header += ["acc_all", "coverage", "clean coverage", "clean acc_all"]
+    lines: list[list[Entry | str]] = [
+        [
+            standing.rejector,
+            standing.trained_as,
+            _budget(standing.strongest.first),
+            with_interval(standing.value, standing.interval, 1),
+            Entry(_strip(standing, floor), standing.value, is_number=True),
+            standing.strongest.first.attack,
+            number(standing.attacks, 0),
+            number(standing.strongest.mean("acc_all"), 1),
+            number(standing.strongest.mean("deploy_coverage"), 1),
+            number(standing.clean.mean("deploy_coverage") if standing.clean else None, 1),
+            number(standing.clean.mean("acc_all") if standing.clean else None, 1),
+        ]
+        for standing in standings
+    ]
+    return table("Each rejector under the attack that harms it most", header, lines)
+
+
+def _strip(standing: Standing, floor: float) -> Safe:
+    """Draw a value and its interval; the numbers stand beside it."""
+    low, value, high = (
+        4 + (WIDTH - 8) * (each - floor) / (100 - floor)
+        for each in (standing.interval[0], standing.value, standing.interval[1])
+    )
+    middle = HEIGHT / 2
+    return Safe(
+        f'<svg class="strip" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" aria-hidden="true">'
+        f'<line class="axis" x1="4" x2="{WIDTH - 4}" y1="{middle}" y2="{middle}"/>'
+        f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>'
+        f'<circle cx="{value:.1f}" cy="{middle}" r="3.5"/></svg>'
+    )
+
+
+def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
+    """Show every row of one setting; several seeds are lines of their own."""
+    has_seeds = len({row.seed for row in rows}) > 1
+    header = ["rejector", "trained as", "attack", "budget", *(["seed"] if has_seeds else []), *COLUMNS, "note"]
+    lines: list[list[Entry | str]] = [
+        [
+            row.rejector,
+            row.trained_as,
+            row.attack,
+            _budget(row),
+            *([number(row.seed, 0)] if has_seeds else []),
+            *[_measurement(row, column) for column in COLUMNS],
+            element("span", row.note, class_="note"),
+        ]
+        for row in rows
+    ]
+    return table(caption, header, lines)
+
+
+def meanings() -> Safe:
+    """Say what the columns are."""
+    return element(
+        "dl",
+        *[
+            joined([element("dt", element("code", column)), element("dd", meaning)])
+            for column, meaning in COLUMNS.items()
+        ],
+    )
+
+
+def distances_table(rows: Sequence[ResultRow]) -> Safe:
+    """Show the attacks that look for the smallest change."""
+    header = ["rejector", "trained as", "attack", "norm", "distance", "distance_success", "success"]
+    lines: list[list[Entry | str]] = [
+        [
+            *(row.rejector, row.trained_as, row.attack, row.norm),
+            number(row.distance),
+            number(row.distance_success),
+            number(row.success, 3),
+        ]
+        for row in rows
+    ]
+    return table("Smallest distortions: 255 times linf, or l2 squared; mean over inputs", header, lines)
+
+
+def failures_table(rows: Sequence[ResultRow]) -> Safe:
+    """Show the cells that could not be measured, and why."""
+    header = ["rejector", "trained as", "attack", "budget", "data set", "seed", "error"]
+    lines: list[list[Entry | str]] = [
+        [row.rejector, row.trained_as, row.attack, _budget(row), row.dataset, number(row.seed, 0), row.error]
+        for row in rows
+    ]
+    return table("Cells that failed", header, lines)
+
+
+def notes_list(rows: Sequence[ResultRow]) -> Safe:
+    """Gather the rows' notes: each once, with the cells that carry it."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for note in filter(None, row.note.split("; ")):
+            cell = f"{row.rejector} under {row.attack} {budget_text(row)}".strip()
+            found.setdefault(note, []).append(cell)
+    return element(
+        "ul",
+        *[
+            element("li", element("b", note), ": ", ", ".join(dict.fromkeys(cells)))
+            for note, cells in sorted(found.items(), key=lambda item: (not item[0].startswith("weak"), item[0]))
+        ],
+    )
+
+
+def _measurement(row: ResultRow, column: str) -> Entry:
+    digits = 3 if column in FRACTIONS else 1
+    measured = Measured((row,))
+    interval = measured.interval(column) if column in WITH_INTERVAL else None
+    return with_interval(getattr(row, column), interval, digits)
+
+
+def _budget(row: ResultRow) -> Entry:
+    """Print a budget, sorted by norm, then radius."""
+    if not row.norm:
+        return Entry("")
+    radius = float(Fraction(row.eps)) if row.eps else math.inf
+    return Entry(budget_text(row), radius + (1e6 if row.norm == "l2" else 0.0))

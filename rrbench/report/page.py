@@ -1,0 +1,163 @@
+"""The page: one HTML file that needs no network, no server and, but for sorting, no JavaScript."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+from rrbench.paired import Scored, scored_rows
+from rrbench.report.gallery import show_gallery
+from rrbench.report.markup import Safe, element, joined
+from rrbench.report.measurements import (
+    distances_table,
+    failures_table,
+    meanings,
+    notes_list,
+    rows_table,
+    weakest_table,
+)
+from rrbench.report.origin import show_commands, show_manifest
+from rrbench.report.plots import show_plots
+from rrbench.report.results import Results, Setting
+from rrbench.report.standings import Standing, find_standings, main_budget
+from rrbench.report.words import COVERS, details, is_blind, verdict
+from rrbench.rows import ResultRow
+
+QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
+LISTED = 6  # rejectors that the summary speaks of one by one; more are folded away
+NO_ATTACK = "No attack with a budget was measured: nothing is said here of robustness."
+BLIND = (
+    "No attack here looked at the rejector. Attacks that do (adaptive, selective-pgd, worst-case) usually do more "
+    "harm, so these numbers flatter."
+)
+
+
+class Section(NamedTuple):
+    """A part of the page that the navigation leads to."""
+
+    anchor: str
+    heading: str
+    content: Safe
+
+
+def build_page(results: Results) -> str:
+    """Return the whole file."""
+    settings = results.settings()
+    standings = {setting: find_standings(rows) for setting, rows in settings.items()}
+    scores = scored_rows(results.source) if results.has_cells else {}
+    anchors = {setting: f"plot{index}" for index, setting in enumerate(settings)}
+
+    def each(show: Callable[[Setting], Safe]) -> Safe:
+        """Show every setting in turn, under its own heading where there are several."""
+        parts = [joined([element("h3", str(one)), show(one)]) if len(settings) > 1 else show(one) for one in settings]
+        return joined(parts) if parts else element("p", "Nothing was measured.")
+
+    sections = [
+        Section("summary", "Summary", each(lambda one: _summary(settings[one], standings[one], scores))),
+        Section("weakest", "Each rejector at its weakest", each(lambda one: _weakest(standings[one]))),
+        Section("plots", "Plots", each(lambda one: show_plots(results, settings[one], anchors[one]))),
+        Section("gallery", "Gallery", _gallery(results, standings, each)),
+        Section("results", "All results", joined([each(lambda one: _rows(one, settings[one])), _columns(results)])),
+        Section("doubts", "What to doubt", _doubts(results)),
+        Section("manifest", "Manifest", show_manifest(results)),
+        Section("reproduce", "Reproduce", show_commands(results)),
+    ]
+    return _document(results, sections)
+
+
+def _document(results: Results, sections: Sequence[Section]) -> str:
+    style, script = (_packaged(name) for name in ("page.css", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # The browser itself holds the page to its promise: nothing is fetched, and no other script runs.
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    links = [element("a", section.heading, href=f"#{section.anchor}") for section in sections]
+    header = element(
+        "header",
+        element("h1", "rrbench report"),
+        element("p", QUESTION, class_="question"),
+        element("p", _facts(results), class_="aside"),
+        element("nav", *links, aria_label="Sections"),
+    )
+    body = [
+        element("section", element("h2", section.heading), section.content, id=section.anchor) for section in sections
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"{element('title', f'rrbench report: {results.source.name}')}\n<style>{style}</style>\n</head>\n"
+        f"<body>\n{header}\n{element('main', *body)}\n<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("rrbench.report") / name).read_text(encoding="utf-8")
+
+
+def _facts(results: Results) -> str:
+    """Say in a line what the page is about."""
+    measured = results.measured
+    places = dict.fromkeys(f"{row.dataset} ({row.network})" for row in results.rows)
+    failed = f", {len(results.failed)} failed" if results.failed else ""
+    gradients = sum((row.gradients or 0) * (row.n or 0) for row in measured)
+    cost = f"; {gradients:,.0f} gradient evaluations" if gradients else ""
+    return f"{', '.join(places)}: {len(measured)} cells measured{failed}{cost}."
+
+
+def _summary(
+    rows: Sequence[ResultRow], standings: Sequence[Standing], scores: Mapping[tuple[object, ...], Scored]
+) -> Safe:
+    if not standings:
+        return element("p", NO_ATTACK)
+    budget = main_budget(standings)
+    chosen = sorted((each for each in standings if each.budget == budget), key=lambda each: -each.value)
+    parts = [element("p", *verdict(chosen, scores), class_="lead")]
+    listed = element("ul", *[element("li", details(each)) for each in chosen], class_="findings")
+    summary = element("summary", f"Each of the {len(chosen)} rejectors in words")
+    parts.append(element("details", summary, listed) if len(chosen) > LISTED else listed)
+    if is_blind(rows):
+        parts.append(element("p", BLIND, class_="warning"))
+    parts.append(element("p", COVERS, class_="aside"))
+    return joined(parts)
+
+
+def _weakest(standings: Sequence[Standing]) -> Safe:
+    return weakest_table(standings) if standings else element("p", NO_ATTACK)
+
+
+def _gallery(
+    results: Results, standings: Mapping[Setting, Sequence[Standing]], each: Callable[[Callable[[Setting], Safe]], Safe]
+) -> Safe:
+    if not results.has_cells:
+        return element("p", "A CSV holds no images: give the work folder that made it, and they are shown here.")
+
+    def show(one: Setting) -> Safe:
+        found = standings[one]
+        return show_gallery(results, [each for each in found if each.budget == main_budget(found)])
+
+    text = (
+        "The first test inputs, chosen by nobody, each under the attack that harms its rejector most. Confidence is "
+        "the network's largest probability; certainty is the rejector's score. Wrong and answered is the harm."
+    )
+    return joined([element("p", text, class_="aside"), each(show)])
+
+
+def _rows(setting: Setting, rows: Sequence[ResultRow]) -> Safe:
+    parts = [rows_table(rows, str(setting))]
+    distances = [row for row in rows if row.distance is not None]
+    return joined([*parts, *([distances_table(distances)] if distances else [])])
+
+
+def _columns(results: Results) -> Safe:
+    text = "Click a heading to sort. In brackets: 95 % intervals over test inputs, not over trainings."
+    failed = [failures_table(results.failed)] if results.failed else []
+    return joined([*failed, element("p", text, class_="aside"), meanings()])
+
+
+def _doubts(results: Results) -> Safe:
+    if not any(row.note for row in results.measured):
+        return element("p", "No row carries a note: no attack looked broken or too weak beside the others.")
+    text = "Notes that the rows carry: signs that an attack was broken or too weak, and what else a reader must know."
+    return joined([element("p", text, class_="aside"), notes_list(results.measured)])

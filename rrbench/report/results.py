@@ -1,0 +1,91 @@
+"""What a report is made from: rows, the cells behind them where there is a work folder, and its manifest."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rrbench.doubts import with_doubts
+from rrbench.errors import UseError
+from rrbench.figures.scored import Scored
+from rrbench.files import read_json
+from rrbench.rows import ResultRow, order, read_rows
+from rrbench.store import Store
+from rrbench.tables import PERCENTAGES
+
+
+class Setting(NamedTuple):
+    """What rows must share for their numbers to be set side by side; seeds are averaged over."""
+
+    dataset: str
+    network: str
+    preset: str
+    n: int | None
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.dataset}, {self.network}, preset {self.preset}, {self.n} test inputs, {self.precision}"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The rows of a CSV or of a work folder; `cells` finds a row's score file, and is empty for a CSV."""
+
+    source: Path
+    rows: Sequence[ResultRow]
+    has_cells: bool = False  # whether the source is a work folder
+    cells: dict[ResultRow, Scored] = field(default_factory=dict)
+    runs: Sequence[dict[str, object]] = ()  # of the manifest
+
+    @property
+    def measured(self) -> list[ResultRow]:
+        """The rows that have numbers."""
+        return [row for row in self.rows if row.status == "ok"]
+
+    @property
+    def failed(self) -> list[ResultRow]:
+        """The rows that say why they have none."""
+        return [row for row in self.rows if row.status != "ok"]
+
+    def settings(self) -> dict[Setting, list[ResultRow]]:
+        """Return the measured rows of each setting."""
+        groups: dict[Setting, list[ResultRow]] = {}
+        for row in self.measured:
+            groups.setdefault(setting_of(row), []).append(row)
+        return groups
+
+
+def setting_of(row: ResultRow) -> Setting:
+    """Return the setting a row was measured in."""
+    return Setting(row.dataset, row.network, row.preset, row.n, row.precision)
+
+
+def read_results(source: Path) -> Results:
+    """Read a work folder, a folder that holds rows.csv alone, or a results CSV."""
+    if not (source / "cells").is_dir():
+        results = Results(source, sorted(read_rows(source), key=order))
+    else:
+        store = Store(source)
+        records = [record for record, _ in store.cells()]
+        # Not rows.csv: a run that was killed may have finished cells since it was last rebuilt.
+        rows = with_doubts(record.row for record in records)
+        cells = {row: Scored(record, store) for row, record in zip(rows, records, strict=True) if row.status == "ok"}
+        results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))
+    if not results.rows:
+        raise UseError(f"{source} holds no rows: nothing to report")
+    for row in results.rows:
+        for name in sorted(PERCENTAGES):
+            value = getattr(row, name)
+            if value is not None and not 0 <= value <= 100:
+                raise UseError(f"{source}: {name} of {row.rejector} under {row.attack} is {value}, no percentage")
+    return results
+
+
+def _runs(manifest: Path) -> Iterator[dict[str, object]]:
+    if not manifest.is_file():
+        return
+    content = read_json(manifest)
+    runs = content.get("runs") if isinstance(content, dict) else None
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise UseError(f"{manifest} is no manifest of rrbench")
+    yield from runs

@@ -1,0 +1,154 @@
+"""Each rejector at its weakest: for every budget the attack that harms it most. Values only; words.py says them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import fmean
+
+from rrbench.rows import ResultRow
+from rrbench.tables import budget_text
+
+Interval = tuple[float, float]
+METRICS = ("deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
+ORACLE = "oracle: knows the labels"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rows of one victim under one attack and budget, one a seed."""
+
+    rows: tuple[ResultRow, ...]
+
+    @property
+    def first(self) -> ResultRow:
+        """The row whose names stand for all."""
+        return self.rows[0]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the rows say makes them doubtful or special, each once."""
+        return list(dict.fromkeys(part for row in self.rows for part in row.note.split("; ") if part))
+
+    def values(self, column: str) -> list[float]:
+        """Return a column's defined values."""
+        return [value for row in self.rows if (value := getattr(row, column)) is not None]
+
+    def mean(self, column: str) -> float | None:
+        """Return a column's mean over seeds."""
+        values = self.values(column)
+        return fmean(values) if values else None
+
+    def interval(self, column: str) -> Interval | None:
+        """Return the 95 % interval over examples: Wilson's for shares of inputs, else the rows' own bounds."""
+        totals = self.values({"deploy_robust": "deploy_n", "deploy_coverage": "deploy_n"}.get(column, "n"))
+        value = self.mean(column)
+        if value is None or not totals:
+            return None
+        if column in ("deploy_robust", "deploy_coverage", "acc_all"):
+            # The seeds share their inputs: more of them do not make the examples more.
+            low, high = share_interval(value / 100 * min(totals), int(min(totals)))
+            return 100 * low, 100 * high
+        lows, highs = self.values(f"{column}_low"), self.values(f"{column}_high")
+        return (fmean(lows), fmean(highs)) if lows and highs else None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A victim under its strongest attack at one budget."""
+
+    metric: str  # of METRICS
+    strongest: Measured
+    single: Measured  # the strongest that is no ensemble of others
+    clean: Measured | None
+    attacks: int  # how many were tried
+
+    @property
+    def rejector(self) -> str:
+        """The rejector's name."""
+        return self.strongest.first.rejector
+
+    @property
+    def trained_as(self) -> str:
+        """The checkpoint's name."""
+        return self.strongest.first.trained_as
+
+    @property
+    def budget(self) -> str:
+        """The budget as it is typed."""
+        return budget_text(self.strongest.first)
+
+    @property
+    def value(self) -> float:
+        """The metric under the strongest attack."""
+        value = self.strongest.mean(self.metric)
+        assert value is not None
+        return value
+
+    @property
+    def interval(self) -> Interval:
+        """The value's interval over examples; the whole range where it has none."""
+        return self.strongest.interval(self.metric) or (0.0, 100.0)
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the rejector knows the labels, and so is no defence."""
+        return ORACLE in self.strongest.notes
+
+
+def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
+    """Return every victim at every budget, best first; `rows` are of one setting."""
+    metric = next((name for name in METRICS if any(getattr(row, name) is not None for row in rows if row.eps)), None)
+    if metric is None:
+        return []
+    clean = {_victim(found.first): found for found in _gather(row for row in rows if row.attack == "clean")}
+    groups: dict[tuple[str, ...], list[Measured]] = {}
+    for found in _gather(row for row in rows if row.eps and getattr(row, metric) is not None):
+        groups.setdefault((*_victim(found.first), found.first.norm, found.first.eps), []).append(found)
+    standings = []
+    for group in groups.values():
+        ranked = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
+        single = next((found for found in ranked if "members" not in json.loads(found.first.settings)), ranked[0])
+        standings.append(Standing(metric, ranked[0], single, clean.get(_victim(ranked[0].first)), len(ranked)))
+    return sorted(standings, key=lambda standing: (*budget_order(standing), -standing.value, standing.rejector))
+
+
+def budget_order(standing: Standing) -> tuple[bool, Fraction]:
+    """Sort key: linf before l2, small before large."""
+    first = standing.strongest.first
+    return first.norm != "linf", Fraction(first.eps)
+
+
+def main_budget(standings: Sequence[Standing]) -> str:
+    """Return the budget at which most rejectors, then most attacks, were tried; of equals the largest, linf first."""
+    groups: dict[str, list[Standing]] = {}
+    for standing in standings:
+        groups.setdefault(standing.budget, []).append(standing)
+
+    def rank(budget: str) -> tuple[float, ...]:
+        group = groups[budget]
+        is_l2, radius = budget_order(group[0])
+        return -len(group), -max(standing.attacks for standing in group), is_l2, -float(radius)
+
+    return min(groups, key=rank)
+
+
+def share_interval(count: float, total: int) -> Interval:
+    """Return the 95 % interval of a share of independent inputs (Wilson 1927): it stays within [0, 1] near the ends."""
+    if not 0 <= count <= total or total < 1:
+        raise ValueError(f"{count} of {total} is no share")
+    share, z = count / total, 1.959963984540054
+    centre, half = share + z**2 / (2 * total), z * (share * (1 - share) / total + (z / (2 * total)) ** 2) ** 0.5
+    scale = 1 + z**2 / total
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def _victim(row: ResultRow) -> tuple[str, str]:
+    return row.trained_as, row.rejector
+
+
+def _gather(rows: Iterable[ResultRow]) -> list[Measured]:
+    groups: dict[tuple[str, ...], list[ResultRow]] = {}
+    for row in rows:
+        groups.setdefault((*_victim(row), row.attack, row.norm, row.eps), []).append(row)
+    return [Measured(tuple(group)) for group in groups.values()]

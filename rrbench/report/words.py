@@ -1,0 +1,138 @@
+"""The summary in sentences: what was found, between which bounds, and what the bounds do not cover."""
+
+from collections.abc import Mapping, Sequence
+
+from rrbench.catalogue import cards
+from rrbench.doubts import MARK, family
+from rrbench.paired import Scored, paired_difference
+from rrbench.report.markup import Safe, element, joined
+from rrbench.report.standings import Standing
+from rrbench.rows import ResultRow
+
+Lead = tuple[float, float, float]  # points, and their interval
+NAMED = 3  # rivals in a sentence
+LITTLE = 80.0  # percent of clean inputs: who answers fewer has bought robustness with refusals
+COVERS = (
+    "Intervals are 95 % and cover the choice of test inputs, not of trainings: another training with another seed may "
+    "differ by more than they show. An attack gives an upper bound: a stronger one can only lower these numbers."
+)
+
+
+def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], Scored]) -> list[Safe]:
+    """Say who holds best and worst at one budget, and whether the inputs tell them apart; `scores` allow pairing."""
+    ranked = sorted((each for each in standings if not each.is_oracle), key=lambda each: -each.value)
+    if not ranked:
+        return [Safe("Only an oracle, which knows the labels, was attacked: nothing is said here of a defence.")]
+    best, worst = ranked[0], ranked[-1]
+    budget = joined(["At ", element("code", best.budget)])
+    if best is worst:
+        return [joined([budget, ", ", name(best), " is the only rejector: ", measured(best), f" {meaning(best)}."])]
+    sentences = [
+        joined(
+            [
+                budget,
+                ", each under its strongest attack, ",
+                name(best),
+                " holds best: ",
+                measured(best),
+                f" {meaning(best)}. ",
+            ]
+        ),
+        joined([name(worst), " is the weakest: ", measured(worst), ". "]),
+    ]
+    leads = {each: _lead(best, each, scores) for each in ranked[1:]}
+    second = leads[ranked[1]]
+    if second is not None:
+        bounds = f"{second[0]:.1f} points [{second[1]:.1f}, {second[2]:.1f}]"
+        pair = ["The lead of ", name(best), " over ", name(ranked[1]), f" on the same inputs is {bounds}. "]
+        sentences.append(joined(pair))
+    near = [each for each, lead in leads.items() if _is_near(best, each, lead)]
+    if not near:
+        return [*sentences, Safe("These inputs tell the best one apart from all others.")]
+    others = joined([name(each) for each in near[:NAMED]], ", ")
+    more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
+    text = ["These inputs alone do not settle the order of ", name(best), " and ", others, f"{more}."]
+    return [*sentences, joined(text)]
+
+
+def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], Scored]) -> Lead | None:
+    """Return by how much one is ahead with its paired interval; None where the inputs cannot be paired."""
+    if len(best.strongest.rows) > 1 or len(other.strongest.rows) > 1:
+        return None
+    difference = paired_difference(best.strongest.first, other.strongest.first, best.metric, dict(scores))
+    if difference is None or difference.low is None or difference.high is None:
+        return None
+    return difference.value, difference.low, difference.high
+
+
+def _is_near(best: Standing, other: Standing, lead: Lead | None) -> bool:
+    """Tell whether another draw of inputs might turn two round: by their paired difference, else by overlap."""
+    return lead[1] <= 0 if lead is not None else other.interval[1] >= best.interval[0]
+
+
+def details(standing: Standing) -> Safe:
+    """Say of one rejector, in a line, under what it is weakest, what it costs and what makes its number doubtful."""
+    attacked = standing.strongest
+    tried = "the only attack" if standing.attacks == 1 else f"the strongest of {standing.attacks} attacks"
+    parts: list[str] = [name(standing), ": ", measured(standing), " under "]
+    parts += [element("code", attacked.first.attack), f", {tried}"]
+    if standing.single is not attacked:
+        single = standing.single.mean(standing.metric)
+        assert single is not None
+        parts += [
+            " (the strongest single one: ",
+            element("code", standing.single.first.attack),
+            f", {percent(single)})",
+        ]
+    parts.append(".")
+    before = standing.clean.mean("deploy_coverage") if standing.clean else None
+    after, accuracy = attacked.mean("deploy_coverage"), attacked.mean("deploy_acc")
+    if before is not None and after is not None:
+        right = f", {percent(accuracy)} of these right" if accuracy is not None else ""
+        parts.append(
+            f" It answers {percent(before)} of the clean inputs and {percent(after)} of the attacked ones{right}."
+        )
+        if before < LITTLE:
+            parts.append(" So few clean answers make robustness cheap.")
+    if len(attacked.rows) > 1:
+        values = attacked.values(standing.metric)
+        parts.append(f" Mean of {len(values)} seeds, from {min(values):.1f} to {max(values):.1f}.")
+    if standing.is_oracle:
+        parts.append(" It is an oracle that knows the labels: a bound, no defence.")
+    doubts = [
+        note.removeprefix(MARK) for note in attacked.notes if note.startswith(MARK) or "gradients are zero" in note
+    ]
+    if doubts:
+        parts.append(f" Doubtful: {'; '.join(doubts)}.")
+    return joined(parts)
+
+
+def is_blind(rows: Sequence[ResultRow]) -> bool:
+    """Tell whether no attack with a budget looked at the rejector; one that is not installed here may have."""
+    looks = {card.name: card.attributes.get("is_adaptive") for card in cards("attack") if not card.stands_for}
+    return all(looks.get(family(row), "unknown") == "false" for row in rows if row.eps)
+
+
+def name(standing: Standing) -> Safe:
+    """Name a rejector, and its checkpoint where the name does not say it."""
+    rejector = element("b", standing.rejector)
+    return joined([rejector, f" ({standing.trained_as})"]) if standing.trained_as else rejector
+
+
+def meaning(standing: Standing) -> str:
+    """Say what the percentage is of."""
+    first = standing.strongest.first
+    if standing.metric == "deploy_robust":
+        return f"of {first.deploy_n} inputs are answered right or rejected"
+    return "of the kept answers are right (95 % of the right ones kept, threshold from the attacked inputs)"
+
+
+def measured(standing: Standing) -> Safe:
+    """Print the value and its interval."""
+    low, high = standing.interval
+    return joined([element("strong", percent(standing.value)), f" [{low:.1f}, {high:.1f}]"])
+
+
+def percent(value: float) -> str:
+    """Print a percentage in running text."""
+    return f"{value:.1f} %"

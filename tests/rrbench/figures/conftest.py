@@ -1,0 +1,24 @@
+"""A small digits run from which every figure can be drawn."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rrbench import api
+
+
+@pytest.fixture(scope="session")
+def folder(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished work folder; not to be changed."""
+    out = tmp_path_factory.mktemp("figures") / "runs"
+    shutil.copytree(trained / "checkpoints", out / "checkpoints")
+    options = {"config": tiny, "out": out, "device": "cpu", "limit": 60, "retrain": True}
+    for rejectors, attacks, more in (
+        ("confidence,rr,ebd", "pgd10,pgd3", {"budgets": "linf:1/20,linf:3/20"}),
+        ("rr", "adaptive(eta=0,steps=2),adaptive(eta=1,steps=2)", {}),
+        ("confidence", "clean", {"frameworks": "standard,pgd-at", "keep": "features"}),
+    ):
+        rows = api.execute(api.prepare(rejectors, attacks, **(options | more)), ["a test"])
+        assert {row.status for row in rows} == {"ok"}
+    return out

@@ -1,0 +1,349 @@
+"""Every figure from a small digits run: the file is there, axes are labelled, and what is plotted was computed."""
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rrbench import figures
+from rrbench.errors import UseError
+from rrbench.figures import features
+from rrbench.figures.accuracy_budget import by_victim
+from rrbench.figures.certainty import couple
+from rrbench.figures.request import Wish, paper_request
+from rrbench.figures.risk_coverage import GRID, by_budget, curve_of
+from rrbench.figures.scored import Scored, read_scored, victim_label
+from rrbench.figures.style import SUFFIXES, look, save
+from rrbench.figures.temperature import sweep
+from rrbench.metrics import risk_coverage
+from rrbench.rows import ResultRow, read_rows
+
+DIGITS = Wish(dataset="digits", network="small-cnn", points=50)
+NAMES = [*figures.PAPER, *figures.OURS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fewer_iterations() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "ITERATIONS", 250)
+        yield
+
+
+@pytest.fixture(scope="module")
+def drawn(folder: Path, _fewer_iterations: None) -> dict[str, Figure]:
+    return {name: figures.draw(name, folder, DIGITS) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def cells(folder: Path) -> list[Scored]:
+    return read_scored(folder)
+
+
+def scores_of(cells: list[Scored], trained_as: str, attack: str) -> Scored:
+    return next(
+        cell
+        for cell in cells
+        if (cell.row.trained_as, cell.row.attack, cell.row.eps)
+        == (trained_as, attack, "3/20" if attack != "clean" else "")
+    )
+
+
+def line(panel: Axes, label: str) -> Any:
+    return next(item for item in panel.lines if item.get_label() == label)
+
+
+def points(panel: Axes, label: str) -> Any:
+    found = next(item for item in panel.collections if item.get_label() == label)
+    return np.asarray(found.get_offsets())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_can_be_written_and_its_axes_say_what_they_show(
+    drawn: dict[str, Figure], name: str, tmp_path: Path
+) -> None:
+    figure = drawn[name]
+    save(figure, tmp_path / f"{name}.png")
+    assert (tmp_path / f"{name}.png").stat().st_size > 2000
+    assert figure.axes[0].get_ylabel()
+    for panel in figure.axes:
+        assert panel.get_xlabel()
+        assert panel.lines or panel.collections or panel.patches
+    title = figure.get_suptitle()
+    assert "digits, small-cnn, preset quick" in title
+    assert "seed 0" in title
+
+
+@pytest.mark.parametrize(("name", "temperatures"), [("figure1", [0]), ("figure3", [0, -1, -2, -3])])
+def test_figures_1_and_3_show_who_passes_and_r_con(
+    drawn: dict[str, Figure], cells: list[Scored], name: str, temperatures: list[int]
+) -> None:
+    scores = scores_of(cells, "pgd-at+rr", "pgd10").scores
+    for panel, log2_tau in zip(drawn[name].axes, temperatures, strict=True):
+        expected = couple(scores["labels"], scores["logits"], scores["head"], 2.0**log2_tau)
+        for passes, first in ((True, "passes"), (False, "filtered out")):
+            for correct, second in ((True, "right"), (False, "wrong")):
+                chosen = (expected.passes == passes) & (expected.correct == correct)
+                both = np.stack([expected.confidence[chosen], expected.rectified[chosen]], axis=1)
+                assert points(panel, f"{second}, {first}") == pytest.approx(both)
+        assert f"{100 * expected.passes.mean():.1f} % pass" in panel.get_title()
+
+
+def test_figure_4_shows_a_row_for_each_objective_and_eta(drawn: dict[str, Figure], folder: Path) -> None:
+    rows = [row for row in read_rows(folder) if row.attack.startswith("adaptive")]
+    panel = drawn["figure4"].axes[0]
+    for objective in ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"):
+        curve = line(panel, objective)
+        assert list(curve.get_xdata()) == [0, 1]
+        for eta, value in zip((0, 1), curve.get_ydata(), strict=True):
+            (row,) = [row for row in rows if f"({objective}," in row.attack and f"eta={eta}" in row.attack]
+            assert value == row.acc_tpr95
+    references = [item for item in panel.lines if ": pgd" in str(item.get_label())]
+    assert {str(item.get_label()).partition(" ")[0] for item in references} == {"rr", "confidence", "ebd"}
+    for item in references:
+        rejector = str(item.get_label()).partition(" ")[0]
+        blind = [row for row in read_rows(folder) if row.eps == "3/20" and row.attack in ("pgd10", "pgd3")]
+        assert item.get_ydata()[0] == min(row.acc_tpr95 or 0 for row in blind if row.rejector == rejector)
+
+
+def test_figure_5_at_temperature_1_is_the_row(drawn: dict[str, Figure], cells: list[Scored]) -> None:
+    row = scores_of(cells, "pgd-at", "pgd10").row
+    curve = line(drawn["figure5"].axes[0], "confidence")
+    assert len(curve.get_xdata()) == 21
+    assert curve.get_ydata()[list(curve.get_xdata()).index(0)] == pytest.approx(row.acc_tpr95)
+
+
+def test_figure_5_shows_one_curve_for_right_inputs_where_both_scores_are_one(cells: list[Scored]) -> None:
+    scores = scores_of(cells, "pgd-at", "pgd10").scores
+    labels, logits = scores["labels"], scores["logits"]
+    confidence = sweep(labels, logits, logits.argmax(axis=1), "quantile")
+    assert confidence.mean_right == pytest.approx(sweep(labels, logits, labels, "quantile").mean_right)
+
+
+def test_figure_6_shows_confidence_over_xi_and_the_filter(drawn: dict[str, Figure], cells: list[Scored]) -> None:
+    scores = scores_of(cells, "pgd-at+rr", "pgd10").scores
+    expected = couple(scores["labels"], scores["logits"], scores["head"], 0.5)
+    both = np.stack([expected.xi, expected.confidence], axis=1)
+    for panel, label, chosen in (
+        (drawn["figure6"].axes[1], "right", expected.correct),
+        (drawn["figure6"].axes[5], "wrong", ~expected.correct),
+    ):
+        assert points(panel, label) == pytest.approx(both[chosen])
+        xi, bound = line(panel, "confidence = 1 / (2 - xi)").get_data()
+        assert bound == pytest.approx(1 / (2 - xi))
+
+
+def test_figure_7_shows_correctly_classified_training_images_by_class(drawn: dict[str, Figure]) -> None:
+    for panel, framework in zip(drawn["figure7"].axes, ("standard", "pgd-at"), strict=True):
+        assert panel.get_title() == f"{framework}, 50 images"
+        assert sum(len(item.get_offsets()) for item in panel.collections) == 50
+
+
+def test_the_sample_of_figure_7_is_right_and_repeats() -> None:
+    labels = np.arange(40) % 4
+    outputs = {
+        "labels": labels,
+        "prediction": np.where(np.arange(40) < 30, labels, -1),
+        "features": np.arange(40.0)[:, None],
+    }
+    values, classes = features.correct_sample(outputs, 20)
+    assert len(set(values[:, 0])) == 20
+    assert values.max() < 30
+    assert (values[:, 0] % 4 == classes).all()
+    assert (features.correct_sample(outputs, 20)[0] == values).all()
+    assert len(features.correct_sample(outputs, 999)[0]) == 30
+
+
+def test_t_sne_keeps_far_classes_apart() -> None:
+    rng = np.random.default_rng(0)
+    centres = np.repeat(np.eye(40)[:3] * 50, 20, axis=0)
+    places = features.embed(centres + rng.normal(size=centres.shape), iterations=250)
+    distance = np.linalg.norm(places[:, None] - places[None], axis=2)
+    np.fill_diagonal(distance, np.inf)
+    assert (distance.argmin(axis=1) // 20 == np.arange(60) // 20).all()
+
+
+def test_figure_8_shows_the_ece_of_the_rows(drawn: dict[str, Figure], cells: list[Scored]) -> None:
+    for panel, attack in zip(drawn["figure8"].axes, ("clean", "pgd10"), strict=True):
+        cell = scores_of(cells, "pgd-at", attack)
+        assert cell.row.ece is not None
+        assert panel.get_title().endswith(f"ECE {100 * cell.row.ece:.2f} %")
+        bars = panel.containers[0]
+        inside = sum(bar.get_height() > 0 for bar in bars)
+        assert 0 < inside <= 15
+
+
+def test_risk_coverage_shows_each_rejector_under_its_worst_attack(
+    drawn: dict[str, Figure], cells: list[Scored]
+) -> None:
+    groups = by_budget(cells)
+    assert list(groups) == ["", "linf:1/20", "linf:3/20"]
+    for cell in groups["linf:3/20"]:
+        same = [
+            other.row.aurc or 0
+            for other in cells
+            if (other.row.trained_as, other.row.rejector, other.row.eps)
+            == (cell.row.trained_as, cell.row.rejector, "3/20")
+        ]
+        assert cell.row.aurc == max(same)
+    panel = drawn["risk-coverage"].axes[2]
+    assert [item.get_label() for item in panel.lines] == [
+        f"{cell.row.rejector} ({cell.row.trained_as}): {cell.row.attack}" for cell in groups["linf:3/20"]
+    ]
+    for item, cell in zip(panel.lines, groups["linf:3/20"], strict=True):
+        coverage, risk = risk_coverage(cell.scores["certainty"], cell.correct)
+        shown = coverage >= 0.05
+        assert np.asarray(item.get_xdata()) == pytest.approx(100 * coverage[shown])
+        assert np.asarray(item.get_ydata()) == pytest.approx(100 * risk[shown])
+        assert np.diff(coverage, prepend=0) @ risk == pytest.approx(cell.row.aurc)
+
+
+def test_the_band_holds_the_curve_nearly_everywhere(cells: list[Scored]) -> None:
+    curve = curve_of(by_budget(cells, "pgd10")["linf:3/20"][0])
+    at = curve.risk[np.searchsorted(curve.coverage, GRID - 1e-9)]
+    assert ((curve.low <= at + 1e-12) & (at <= curve.high + 1e-12)).mean() > 0.9
+
+
+def test_accuracy_against_budget_shows_the_rows_of_one_attack(drawn: dict[str, Figure], folder: Path) -> None:
+    rows = read_rows(folder)
+    name, curves = by_victim(rows, None)
+    assert name in ("pgd10", "pgd3")
+    assert {victim for _, victim in curves} == {("pgd-at", "confidence"), ("pgd-at+ebd", "ebd"), ("pgd-at+rr", "rr")}
+    (item,) = [one for one in drawn["accuracy-budget"].axes[1].lines if str(one.get_label()).startswith("rr ")]
+    assert list(item.get_xdata()) == pytest.approx([0, 1 / 20, 3 / 20])
+    for eps, value in zip(("", "1/20", "3/20"), item.get_ydata(), strict=True):
+        attack = name if eps else "clean"
+        (row,) = [row for row in rows if (row.rejector, row.attack, row.eps) == ("rr", attack, eps)]
+        assert value == row.acc_tpr95
+    clean = next(row for row in rows if row.rejector == "rr" and row.attack == "clean")
+    assert f"answers {clean.deploy_coverage:.1f} % of clean" in str(item.get_label())
+
+
+def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
+    assert {cell.row.attack for cell in by_budget(cells, "pgd3")["linf:3/20"]} == {"pgd3"}
+    assert by_victim(read_rows(folder), "pgd3")[0] == "pgd3"
+    for name in figures.OURS:
+        with pytest.raises(UseError, match="unknown attack among the results: 'pgd4'; near: pgd"):
+            figures.draw(name, folder, Wish(attack="pgd4"))
+
+
+def test_rows_of_two_networks_are_not_drawn_together(cells: list[Scored]) -> None:
+    row = ResultRow("digits", "other", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 60)
+    with pytest.raises(
+        UseError, match="choose --dataset digits --network other or --dataset digits --network small-cnn"
+    ):
+        by_victim([row, cells[0].row], None)
+
+
+def test_the_first_fifty_looks_differ_in_colour_and_without() -> None:
+    looks = [look(index) for index in range(50)]
+    assert len(set(looks)) == 50
+    assert len({(one.linestyle, one.marker) for one in looks}) == 50
+
+
+def test_an_oracle_is_called_one(cells: list[Scored]) -> None:
+    assert victim_label(cells[0].row) == "confidence (pgd-at)"
+    oracle = dataclasses.replace(cells[0].row, rejector="t-con", note="oracle: knows the labels")
+    assert victim_label(oracle) == "t-con (pgd-at), oracle"
+
+
+def as_cifar(cell: Scored, preset: str, limit: int | None) -> Scored:
+    row = dataclasses.replace(cell.row, dataset="cifar10", network="resnet18", eps="8/255", preset=preset)
+    record = dataclasses.replace(cell.record, row=row, cell={**cell.record.cell, "limit": limit})
+    return dataclasses.replace(cell, record=record)
+
+
+def test_on_cifar_only_rows_measured_as_the_paper_did_make_its_figures(cells: list[Scored]) -> None:
+    cell = scores_of(cells, "pgd-at", "pgd10")
+    quick, short, whole = as_cifar(cell, "quick", None), as_cifar(cell, "paper", 60), as_cifar(cell, "official", None)
+    everything = [quick, short, whole]
+    assert list(paper_request("figure5", Path("runs"), everything, Wish()).cells) == [whole]
+    assert list(paper_request("figure5", Path("runs"), everything, Wish(preset="quick")).cells) == [quick]
+    assert list(paper_request("figure5", Path("runs"), everything, Wish(budget="linf:1/20")).cells) == []
+    assert list(paper_request("figure5", Path("runs"), [cell, whole], Wish(dataset="digits")).cells) == [cell]
+
+
+# The command.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_answers_and_a_missing_cell_comes_with_the_command_that_makes_it(
+    command: Callable[..., Any], name: str, tmp_path: Path
+) -> None:
+    answer = command("figure", tmp_path / "none", "--paper", name, "--dataset", "digits")
+    assert answer.code == 2
+    assert answer.out == ""
+    assert len(answer.err.strip().splitlines()) == 1
+    (words,) = re.findall(r"rrbench run .*", answer.err)
+    if name in figures.PAPER:
+        assert f"rrbench: {name} lacks " in answer.err
+        planned = command(*shlex.split(words)[1:], "--dry-run", "--device", "cpu")
+        assert planned.code == 0, planned.err
+
+
+def test_the_figures_of_the_paper_are_of_cifar_10_unless_told_otherwise(
+    command: Callable[..., Any], folder: Path
+) -> None:
+    answer = command("figure", folder, "--paper", "label:fig2")
+    assert answer.code == 2
+    assert "figure8 lacks pgd-at under clean, pgd-at under pgd10 (cifar10 resnet18 linf:8/255)" in answer.err
+    assert "--preset paper --dataset cifar10" in answer.err
+
+
+def test_the_command_writes_every_format_asked_for_and_the_same_bytes_again(
+    command: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    written = []
+    for attempt in ("one", "two"):
+        paths = [tmp_path / f"{attempt}{suffix}" for suffix in SUFFIXES]
+        outs = [word for path in paths for word in ("--out", path)]
+        answer = command("figure", "--results", folder, "--paper", "label:fig4", "--dataset", "digits", *outs)
+        assert answer.code == 0, answer.err
+        assert answer.out.split() == [str(path) for path in paths]
+        written.append([path.read_bytes() for path in paths])
+    assert [content[:4] for content in written[0]] == [b"%PDF", b"<?xm", b"\x89PNG"]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "which figure?"),
+        (["--paper", "figure2"], "is a diagram"),
+        (["--paper", "label:fig3"], "is a diagram"),
+        (["--paper", "figure9"], "unknown figure 'figure9'; near: figure"),
+        (["--paper", "label:fig9"], "unknown figure label 'fig9'"),
+        (["--paper", "figure1", "--out", "a.jpg"], "cannot draw a.jpg: end the name in .pdf, .svg, .png"),
+        (["--paper", "figure1", "--attack", "pgd10"], "do not go with it"),
+        (["--paper", "risk-coverage", "--budget", "linf:8/255"], "does not go with it"),
+        (["--paper", "figure1", "--dataset", "unheard-of"], "give --network and --budget"),
+        (["--paper", "figure1", "--results", "elsewhere"], "give the work folder once"),
+        (["--paper", "risk-coverage", "--rejectors", "kd"], "no such rows for risk-coverage"),
+    ],
+)
+def test_wrong_use_is_one_line(command: Callable[..., Any], folder: Path, arguments: list[str], words: str) -> None:
+    answer = command("figure", folder, *arguments)
+    assert answer.code == 2
+    assert words in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
+
+
+def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
+    command: Callable[..., Any], cells: list[Scored], tmp_path: Path
+) -> None:
+    answer = command("figure", tmp_path, "--paper", "figure8")
+    assert answer.code == 2
+    assert "is no work folder" in answer.err
+    cell = scores_of(cells, "pgd-at", "pgd10")
+    broken = Scored(cell.record, type(cell.store)(tmp_path))
+    path = broken.store.scores_path(cell.record.key)
+    path.parent.mkdir()
+    path.write_bytes(b"no archive")
+    with pytest.raises(UseError, match="truncated or damaged"):
+        _ = broken.scores

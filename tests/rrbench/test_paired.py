@@ -1,0 +1,199 @@
+"""Paired differences against brute force on hand-made score files."""
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rrbench.arrays import save_arrays
+from rrbench.errors import UseError
+from rrbench.files import write_json
+from rrbench.metrics import RESAMPLED, auc, augrc, aurc, resampled
+from rrbench.paired import (
+    PAIRED,
+    Scored,
+    against_table,
+    drawn,
+    identity,
+    paired_difference,
+    reference_of,
+    resampled_share,
+    scored_rows,
+)
+from rrbench.rows import ResultRow, read_rows, write_rows
+
+SIZE = 60
+BASE = ResultRow(
+    "digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "pgd10", "linf", "3/20", 0, "quick", SIZE, precision="fp32"
+)
+
+
+def scores(seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(SIZE) % 3
+    prediction = np.where(rng.random(SIZE) < 0.7, labels, (labels + 1) % 3)
+    certainty = rng.random(SIZE) + 0.3 * (prediction == labels)
+    return {
+        "ids": np.arange(SIZE),
+        "labels": labels,
+        "prediction": prediction,
+        "certainty": np.round(certainty, 1),
+        "threshold": np.asarray(0.4),
+        "is_deployed": np.arange(SIZE) >= 10,
+        "distances": rng.random(SIZE),
+        "reached": rng.random(SIZE) < 0.5,
+    }
+
+
+def expected(arrays: dict[str, Any], metric: str) -> float:
+    correct = arrays["prediction"] == arrays["labels"]
+    accepted = arrays["certainty"] >= 0.4
+    at = arrays["is_deployed"]
+    return float(
+        {
+            "acc_all": 100 * correct.mean(),
+            "auc": auc(arrays["certainty"], correct) or np.nan,
+            "deploy_robust": 100 * (~accepted | correct)[at].mean(),
+            "deploy_coverage": 100 * accepted[at].mean(),
+            "deploy_acc": 100 * correct[at & accepted].mean(),
+            "distance": arrays["distances"].mean(),
+            "success": arrays["reached"].mean(),
+        }[metric]
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A work folder of three rejectors whose rows follow from their scores."""
+    rows = []
+    for seed, (rejector, trained_as) in enumerate(
+        [("confidence", "pgd-at"), ("rr", "pgd-at+rr"), ("ebd", "pgd-at+ebd")]
+    ):
+        arrays = scores(seed)
+        metrics = {name: expected(arrays, name) for name in ("acc_all", "auc", "deploy_robust")}
+        row = dataclasses.replace(BASE, rejector=rejector, trained_as=trained_as, **metrics)  # type: ignore[arg-type]
+        save_arrays(tmp_path / "scores" / f"key{seed}.npz", arrays)
+        cell = {"tpr_rule": "quantile", "resamples": 400}
+        write_json(
+            tmp_path / "cells" / f"key{seed}.json", {"key": f"key{seed}", "row": dataclasses.asdict(row), "cell": cell}
+        )
+        rows.append(dataclasses.replace(row, note="said later"))
+    write_rows(tmp_path / "rows.csv", rows)
+    return tmp_path
+
+
+@pytest.mark.parametrize("metric", ["acc_all", "auc", "deploy_robust"])
+def test_a_difference_and_its_interval_are_those_of_a_plain_bootstrap(folder: Path, metric: str) -> None:
+    rows = {row.rejector: row for row in read_rows(folder)}
+    found = paired_difference(rows["rr"], rows["confidence"], metric, scored_rows(folder))
+    assert found is not None
+    assert found.value == pytest.approx(expected(scores(1), metric) - expected(scores(0), metric))
+    size = SIZE if not metric.startswith("deploy") else SIZE - 10
+    draws = np.random.default_rng(0).integers(size, size=(400, size)) + (SIZE - size)
+    differences = []
+    for chosen in draws:
+        one, other = (
+            {key: value[chosen] if value.ndim else value for key, value in scores(seed).items()} for seed in (1, 0)
+        )
+        differences.append(expected(one, metric) - expected(other, metric))
+    low, high = np.percentile(differences, (2.5, 97.5))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_rejector_does_not_differ_from_itself_and_pairing_narrows_the_interval(folder: Path) -> None:
+    row = next(row for row in read_rows(folder) if row.rejector == "rr")
+    same = paired_difference(row, row, "auc", scored_rows(folder))
+    assert same is not None
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("metric", PAIRED)
+def test_every_paired_metric_has_draws_around_its_value(metric: str) -> None:
+    arrays = scores(5)
+    values = drawn(arrays, metric, Scored(Path(), "quantile", 300))
+    assert values.shape == (300,)
+    assert values.std() > 0
+    if metric not in ("acc_tpr95", "aurc", "augrc"):
+        assert abs(np.nanmean(values) - expected(arrays, metric)) < 0.5 * values.std()
+
+
+@pytest.mark.parametrize(("metric", "function"), [("auc", auc), ("aurc", aurc), ("augrc", augrc)])
+def test_resampled_metrics_are_the_metrics_of_the_draws(metric: str, function: Any) -> None:
+    arrays = scores(3)
+    certainty, correct = arrays["certainty"], arrays["prediction"] == arrays["labels"]
+    draws = np.random.default_rng(9).integers(SIZE, size=(20, SIZE))
+    assert metric in RESAMPLED
+    assert resampled(metric, certainty, correct, "quantile", 20, 9).tolist() == pytest.approx(
+        [function(certainty[chosen], correct[chosen]) for chosen in draws]
+    )
+
+
+def test_a_share_of_nothing_is_undefined() -> None:
+    assert np.isnan(resampled_share(np.zeros(5), np.zeros(5), 3)).all()
+
+
+def test_the_table_shows_differences_and_names_the_reference_once(folder: Path) -> None:
+    shown, notes = against_table(folder, read_rows(folder), "attack", "deploy_robust", "confidence", "csv")
+    header, *lines = csv.reader(io.StringIO(shown))
+    assert header == ["trained_as", "rejector", "pgd10 linf:3/20"]
+    by_rejector = {line[1]: line[2] for line in lines}
+    assert by_rejector["confidence"] == f"{expected(scores(0), 'deploy_robust'):.2f}"
+    assert by_rejector["rr"].startswith(f"{expected(scores(1), 'deploy_robust'):.2f} (")
+    assert by_rejector["rr"].count("[") == 1
+    assert notes == [
+        "(deploy_robust minus that of confidence on the same inputs [95 % interval over examples, paired])"
+    ]
+
+
+def test_without_score_files_one_line_says_so(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "scores").iterdir():
+        path.unlink()
+    shown, notes = against_table(folder / "rows.csv", read_rows(folder), "attack", "auc", "confidence", "csv")
+    assert "[" not in shown
+    assert notes[1:] == ["no interval: no score files beside the rows"]
+
+
+def test_scores_of_other_inputs_are_not_paired(folder: Path) -> None:
+    save_arrays(folder / "scores" / "key1.npz", scores(1) | {"ids": np.arange(SIZE) + 1})
+    _, notes = against_table(folder, read_rows(folder), "attack", "auc", "confidence", "text")
+    assert notes[1:] == ["no interval: the two were measured on other test inputs"]
+
+
+def test_the_reference_is_that_of_the_same_framework_else_the_only_one() -> None:
+    trades = dataclasses.replace(BASE, framework="trades", trained_as="trades")
+    own = dataclasses.replace(BASE, rejector="rr", framework="trades", trained_as="trades+rr")
+    carl = dataclasses.replace(BASE, rejector="carl", framework="carl", trained_as="carl")
+    assert reference_of(own, [BASE, trades, own], "confidence") == trades
+    assert reference_of(own, [BASE, own], "confidence") == BASE
+    assert reference_of(carl, [BASE, trades], "confidence") is None
+    assert reference_of(carl, [BASE, trades], "confidence@pgd-at") == BASE
+    assert reference_of(own, [dataclasses.replace(BASE, attack="clean")], "confidence") is None
+
+
+def test_wrong_words_are_one_line(folder: Path) -> None:
+    rows = read_rows(folder)
+    with pytest.raises(UseError, match="unknown rejector in these results: 'konfidence'; near: confidence"):
+        against_table(folder, rows, "attack", "auc", "konfidence", "text")
+    with pytest.raises(UseError, match="no difference of 'seconds' can be paired; one of acc_all"):
+        against_table(folder, rows, "attack", "seconds", "confidence", "text")
+    with pytest.raises(UseError, match="unknown column 'auk'; near: auc"):
+        against_table(folder, rows, "attack", "auk", "confidence", "text")
+
+
+def test_a_row_is_known_again_whatever_its_note_says() -> None:
+    assert identity(BASE) == identity(dataclasses.replace(BASE, note="weak"))
+    assert identity(BASE) != identity(dataclasses.replace(BASE, seed=1))
+
+
+def test_a_pivot_too_wide_for_a_line_goes_on_below() -> None:
+    from rrbench.tables import pivot_table
+
+    rows = [dataclasses.replace(BASE, attack=f"pgd{steps}", auc=0.5) for steps in range(10, 22)]
+    shown = pivot_table(rows, "attack", "auc")
+    assert max(map(len, shown.splitlines())) <= 100
+    assert shown.count("confidence") == 3
+    assert all(f"pgd{steps} linf:3/20" in shown for steps in range(10, 22))

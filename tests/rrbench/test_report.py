@@ -1,0 +1,323 @@
+"""`rrbench report`: what it finds among rows, what it says of it, and that the page holds what it claims."""
+
+import base64
+import dataclasses
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+from scipy.special import softmax
+from scipy.stats import binomtest
+
+from rrbench.arrays import save_arrays
+from rrbench.errors import UseError
+from rrbench.figures.scored import read_scored
+from rrbench.paired import Scored, identity
+from rrbench.report import write_report
+from rrbench.report.gallery import answers
+from rrbench.report.origin import show_manifest
+from rrbench.report.picture import png
+from rrbench.report.results import read_results
+from rrbench.report.standings import find_standings, main_budget, share_interval
+from rrbench.report.words import details, is_blind, verdict
+from rrbench.rows import ResultRow, read_rows, to_csv
+from rrbench.store import read_cell
+
+VOID = {"meta", "img", "br", "line", "circle", "path", "use", "rect"}
+
+
+def row(rejector: str, attack: str, robust: float, **more: Any) -> ResultRow:
+    eps = more.pop("eps", "" if attack == "clean" else "3/20")
+    given = {"n": 400, "deploy_n": 400, "deploy_coverage": 90.0, "deploy_robust": robust, "acc_all": robust}
+    names = ("digits", "small-cnn", "pgd-at", "pgd-at", rejector, attack, "linf" if eps else "", eps)
+    return ResultRow(*names, more.pop("seed", 0), "quick", **(given | more))
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"<[^>]*>", "", page)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 10), (10, 10), (3, 7), (380, 400), (1, 10000)])
+def test_the_interval_of_a_share_is_wilson_s(count: int, total: int) -> None:
+    expected = binomtest(count, total).proportion_ci(0.95, method="wilson")
+    assert share_interval(count, total) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_the_strongest_attack_is_the_one_that_leaves_the_least() -> None:
+    rows = [row("a", "clean", 99), row("a", "pgd10", 95), row("a", "pgd100", 90), row("a", "cw-l2", 1, eps="")]
+    (standing,) = find_standings(rows)
+    assert (standing.strongest.first.attack, standing.value, standing.attacks) == ("pgd100", 90, 2)
+    assert standing.clean is not None
+    assert standing.clean.mean("deploy_robust") == 99
+
+
+def test_seeds_are_averaged_before_attacks_are_compared() -> None:
+    rows = [
+        row("a", "pgd10", 80),
+        row("a", "pgd10", 96, seed=1),
+        row("a", "pgd100", 86),
+        row("a", "pgd100", 88, seed=1),
+    ]
+    (standing,) = find_standings(rows)
+    assert (standing.strongest.first.attack, standing.value) == ("pgd100", 87)
+    expected = binomtest(348, 400).proportion_ci(0.95, method="wilson")
+    assert standing.interval == pytest.approx((100 * expected.low, 100 * expected.high))
+    assert "Mean of 2 seeds, from 86.0 to 88.0." in details(standing)
+
+
+def test_an_ensemble_does_not_hide_the_strongest_single_attack() -> None:
+    ensemble = row("a", "worst-case", 85, settings='{"members": ["pgd10"]}')
+    (standing,) = find_standings([row("a", "pgd10", 88), row("a", "pgd100", 92), ensemble])
+    assert standing.strongest.first.attack == "worst-case"
+    assert standing.single.first.attack == "pgd10"
+    assert "the strongest single one: pgd10, 88.0 %" in text_of(details(standing))
+
+
+def test_without_a_deployed_threshold_accuracy_at_tpr95_counts() -> None:
+    bounds = {"acc_tpr95_low": 70.0, "acc_tpr95_high": 90.0, "deploy_robust": None, "deploy_n": None}
+    rows = [row("a", "pgd10", 0, acc_tpr95=85.0, **bounds), row("a", "pgd100", 0, acc_tpr95=80.0, **bounds)]
+    (standing,) = find_standings(rows)
+    assert (standing.metric, standing.value, standing.interval) == ("acc_tpr95", 80, (70, 90))
+
+
+def test_the_summary_speaks_of_the_budget_most_was_tried_at_and_of_equals_the_largest() -> None:
+    sweep = [row("a", "pgd10", 90, eps=eps) for eps in ("1/10", "3/20", "1/2")]
+    assert main_budget(find_standings(sweep)) == "linf:1/2"
+    assert main_budget(find_standings([*sweep, row("a", "pgd100", 90, eps="3/20")])) == "linf:3/20"
+    assert main_budget(find_standings([*sweep, row("b", "pgd10", 90, eps="1/10")])) == "linf:1/10"
+
+
+def test_the_summary_names_best_and_worst_and_says_whether_the_inputs_tell_them_apart() -> None:
+    apart = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 60)]), {}))
+    assert "a (pgd-at) holds best: 95.0 % [92.4, 96.7] of 400 inputs are answered right or rejected" in text_of(apart)
+    assert "b (pgd-at) is the weakest: 60.0 % [55.1, 64.7]" in text_of(apart)
+    assert "tell the best one apart from all others" in apart
+    near = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 94), row("c", "pgd10", 60)]), {}))
+    assert "do not settle the order of a (pgd-at) and b (pgd-at)." in text_of(near)
+
+
+def test_many_rivals_are_counted_rather_than_named() -> None:
+    said = text_of("".join(verdict(find_standings([row(name, "pgd10", 90) for name in "abcdefg"]), {})))
+    assert said.endswith("the order of a (pgd-at) and b (pgd-at), c (pgd-at), d (pgd-at) and 3 more.")
+
+
+def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path: Path) -> None:
+    """One is wrong on 40 of 400 inputs, the other on these and 20 more: intervals overlap, no pair speaks for it."""
+    standings, scores = [], {}
+    for rejector, wrong in (("a", 40), ("b", 60)):
+        each = row(rejector, "pgd10", 100 - wrong / 4)
+        prediction = np.arange(400) < wrong
+        arrays = {"ids": np.arange(400), "labels": np.zeros(400, int), "prediction": prediction.astype(int)}
+        arrays |= {"certainty": np.ones(400), "threshold": np.asarray(0.5), "is_deployed": np.ones(400, bool)}
+        save_arrays(tmp_path / f"{rejector}.npz", arrays)
+        scores[identity(each)] = Scored(tmp_path / f"{rejector}.npz", "quantile", 500)
+        standings += find_standings([each])
+    best, other = standings
+    assert other.interval[1] > best.interval[0]
+    assert "do not settle" in "".join(verdict(standings, {}))
+    said = text_of("".join(verdict(standings, scores)))
+    assert "tell the best one apart" in said
+    low, high = map(float, re.findall(r"is 5.0 points \[([\d.]+), ([\d.]+)\]", said)[0])
+    spread = 1.96 * 100 * (0.05 * 0.95 / 400) ** 0.5  # 20 of 400 inputs differ
+    assert (low, high) == pytest.approx((5 - spread, 5 + spread), abs=0.5)
+
+
+def test_an_oracle_is_named_and_never_the_best_defence() -> None:
+    oracle = row("t-con", "pgd10", 100, note="oracle: knows the labels")
+    standings = find_standings([oracle, row("a", "pgd10", 90), row("b", "pgd10", 80)])
+    assert "a (pgd-at) holds best" in text_of("".join(verdict(standings, {})))
+    assert "a bound, no defence" in next(details(each) for each in standings if each.is_oracle)
+
+
+def test_doubts_and_cheap_robustness_are_said_beside_the_number() -> None:
+    note = "weak: more steps or restarts still help: pgd100 takes 7.0 points more"
+    rows = [row("a", "clean", 99, deploy_coverage=40.0), row("a", "pgd10", 95, note=note)]
+    said = text_of(details(find_standings(rows)[0]))
+    assert "It answers 40.0 % of the clean inputs and 90.0 % of the attacked ones" in said
+    assert "So few clean answers make robustness cheap." in said
+    assert "Doubtful: more steps or restarts still help" in said
+
+
+def test_attacks_that_never_look_at_the_rejector_are_called_blind() -> None:
+    assert is_blind([row("a", "pgd100x10", 90), row("a", "clean", 99)])
+    assert not is_blind([row("a", "pgd100", 90), row("a", "adaptive(ce+rr)", 90)])
+    assert not is_blind([row("a", "an-outsider", 90)]), "one that is not installed may look"
+
+
+def test_a_report_is_made_without_importing_torch() -> None:
+    probe = "import sys, rrbench.report; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3), (5, 3, 3), (1, 1, 1)])
+def test_pictures_are_png_without_loss(shape: tuple[int, int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    read = matplotlib.image.imread(io.BytesIO(png(pixels)), format="png")
+    assert np.array_equal(np.rint(255 * read).reshape(shape), pixels)
+
+
+def test_a_gallery_s_numbers_are_those_of_the_score_file(reported: Path) -> None:
+    for cell in read_scored(reported):
+        scores, shown = cell.scores, answers(cell)
+        assert len(shown) == 16
+        for index, answer in enumerate(shown):
+            assert answer.confidence == pytest.approx(softmax(scores["logits"][index].astype(float)).max())
+            assert (answer.prediction, answer.label) == (scores["logits"][index].argmax(), scores["labels"][index])
+            assert answer.certainty == scores["certainty"][index]
+            is_right = "right" if answer.prediction == answer.label else "wrong"
+            is_kept = "answered" if answer.certainty >= scores["threshold"] else "rejected"
+            assert answer.verdict == f"{is_right}, {is_kept}"
+
+
+class Outline(HTMLParser):
+    """Fails on tags that do not match; gathers what a browser would look up."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+        if tag not in VOID or tag in ("path", "use", "rect"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def values(self, *keys: str) -> list[str]:
+        return [value for _, key, value in self.attributes if key in keys]
+
+
+@pytest.fixture(scope="module")
+def page(report_page: Path) -> str:
+    return report_page.read_text(encoding="utf-8")
+
+
+def test_the_page_is_well_formed_and_asks_for_nothing_outside_itself(page: str) -> None:
+    outline = Outline(page)
+    sources = outline.values("src", "href", "xlink:href", "srcset", "action")
+    assert sources
+    assert all(source.startswith(("data:image/png;base64,", "#")) for source in sources)
+    assert not re.search(r"@import|url\((?!#)", page)
+    assert "default-src 'none'" in page
+    ids = Counter(outline.values("id"))
+    assert max(ids.values()) == 1, "inline figures keep their ids apart"
+    assert {source[1:] for source in sources if source.startswith("#")} <= set(ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(ids)
+
+
+def test_the_page_can_be_heard_and_read_without_a_picture(page: str) -> None:
+    outline = Outline(page)
+    tags = Counter(tag for tag, key, _ in outline.attributes if key == "alt")
+    assert tags["img"] == page.count("<img ") > 0
+    assert all(outline.values("alt"))
+    assert page.count("<th ") == sum(key == "scope" for tag, key, _ in outline.attributes if tag == "th")
+    assert ("html", "lang", "en") in outline.attributes
+
+
+def test_the_page_shows_the_stored_images_and_every_row(page: str, reported: Path) -> None:
+    shown = {source for source in Outline(page).values("src") if source.startswith("data:")}
+    clean = next(cell for cell in read_scored(reported) if cell.row.attack == "clean")
+    for image in clean.scores["images"][:16]:
+        pixels = np.rint(255 * image).astype(np.uint8).transpose(1, 2, 0)
+        assert "data:image/png;base64," + base64.b64encode(png(pixels)).decode() in shown
+    rows = read_rows(reported)
+    assert page.count('<tr><th scope="row">rr</th>') == 5 + 2, "five rows, and two budgets at its weakest"
+    for each in rows:
+        assert f"<td>{each.attack}</td>" in page
+    assert "rrbench run --attacks &#x27;pgd10,adaptive(con+rcon,eta=1,steps=10)&#x27;" in page, "as a shell reads it"
+    assert "not of trainings" in page
+
+
+def test_a_csv_makes_a_report_that_says_what_it_lacks(reported: Path, tmp_path: Path) -> None:
+    shutil.copy(reported / "rows.csv", tmp_path / "rows.csv")
+    write_report(tmp_path / "rows.csv", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    Outline(text)
+    assert "A CSV holds no images" in text
+    assert "A CSV holds no manifest" in text
+    assert "holds best" in text
+
+
+def test_a_failed_cell_is_shown_with_its_reason(tmp_path: Path) -> None:
+    failed = row("a", "pgd100", 0, status="failed", error="NaN <gradients>", n=None, deploy_robust=None, acc_all=None)
+    (tmp_path / "rows.csv").write_text(to_csv([row("a", "clean", 99), failed]))
+    write_report(tmp_path / "rows.csv", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "NaN &lt;gradients&gt;" in text
+    assert "1 cells measured, 1 failed" in text
+    assert "No attack with a budget was measured" in text
+
+
+def test_a_row_that_a_killed_run_left_out_of_its_csv_is_shown(reported: Path, tmp_path: Path) -> None:
+    shutil.copytree(reported, tmp_path / "runs")
+    (tmp_path / "runs" / "rows.csv").unlink()
+    (tmp_path / "runs" / "manifest.json").unlink()
+    results = read_results(tmp_path / "runs")
+    assert len(results.measured) == 10
+    assert "its manifest is still empty" in show_manifest(results)
+
+
+def test_a_folder_whose_cells_all_failed_is_still_a_folder(reported: Path, tmp_path: Path) -> None:
+    path = sorted((reported / "cells").iterdir())[0]
+    record = read_cell(path)[0]
+    broken = dataclasses.replace(record.row, status="failed", error="out of luck", n=None)
+    (tmp_path / "cells").mkdir()
+    content = dataclasses.asdict(dataclasses.replace(record, row=broken)) | {"row_sha256": ""}
+    (tmp_path / "cells" / path.name).write_text(json.dumps(content))
+    write_report(tmp_path, tmp_path / "report.html")
+    assert "out of luck" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (to_csv([]), "holds no rows"),
+        ("a,b\n1,2\n", "is no results file of rrbench"),
+        (to_csv([row("a", "pgd10", 950.0)]), "is 950.0, no percentage"),
+    ],
+)
+def test_results_that_cannot_be_reported_are_one_line(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "rows.csv").write_text(content)
+    with pytest.raises(UseError, match=message):
+        write_report(tmp_path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_manifest_that_is_none_is_one_line(reported: Path, tmp_path: Path) -> None:
+    shutil.copytree(reported / "cells", tmp_path / "cells")
+    (tmp_path / "manifest.json").write_text('{"runs": [1]}')
+    with pytest.raises(UseError, match="is no manifest"):
+        read_results(tmp_path)
+
+
+def test_the_command_writes_the_same_page_again_and_refuses_in_one_line(
+    page: str, reported: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    answer = command("report", reported, "--out", tmp_path / "report.html")
+    assert answer.code == 0
+    assert str(tmp_path / "report.html") in answer.out
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+    answer = command("report", tmp_path / "nowhere")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    (tmp_path / "file").write_text("in the way")
+    answer = command("report", reported, "--out", tmp_path / "file" / "report.html")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)

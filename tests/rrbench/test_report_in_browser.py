@@ -1,0 +1,171 @@
+"""The report in a real browser, over WebDriver: it renders, sorts, fits a phone and logs no error."""
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rrbench.report import write_report
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
+)
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key by which WebDriver names elements
+
+
+class Browser:
+    """The few words of WebDriver that are needed."""
+
+    def __init__(self, address: str, profile: Path) -> None:
+        self.address = address
+        options = {
+            "args": [*FLAGS.split(), f"--user-data-dir={profile}"],
+            "binary": shutil.which("chromium"),
+        }
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self.address += f"/session/{session['sessionId']}"
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{method} {path}: {json.load(error)['value']['message']}")
+
+    def open(self, path: Path, *, width: int) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
+        self._ask("POST", "/url", {"url": path.resolve().as_uri()})
+
+    def run(self, script: str) -> Any:
+        return self._ask("POST", "/execute/sync", {"script": script, "args": []})
+
+    def click(self, selector: str) -> None:
+        found = self._ask("POST", "/element", {"using": "css selector", "value": selector})
+        self._ask("POST", f"/element/{found[ELEMENT]}/click", {})
+
+    def log(self) -> list[str]:
+        return [f"{line['level']}: {line['message']}" for line in self._ask("POST", "/se/log", {"type": "browser"})]
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._ask("GET", "/screenshot")))
+
+    def quit(self) -> None:
+        self._ask("DELETE", "")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium, started once for all these tests."""
+    if not shutil.which("chromium") or not shutil.which("chromedriver"):
+        pytest.skip("not run: no chromium and chromedriver here (Debian: apt-get install chromium chromium-driver)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(f"{address}/status", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        found = Browser(address, tmp_path_factory.mktemp("profile"))
+        yield found
+        found.quit()
+    finally:
+        driver.terminate()
+        driver.wait(timeout=20)
+
+
+ROBUST = """
+const table = document.querySelector("#weakest table");
+const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === "deploy_robust");
+return [...table.tBodies[0].rows].map((row) => parseFloat(row.cells[column].textContent));
+"""
+
+
+@pytest.fixture(scope="module")
+def robust_button(report_page: Path, browser: Browser) -> str:
+    browser.open(report_page, width=1280)
+    script = """const cells = [...document.querySelector("#weakest table").tHead.rows[0].cells];
+    return cells.findIndex((cell) => cell.textContent === "deploy_robust")"""
+    return f"#weakest thead th:nth-child({browser.run(script) + 1}) button"
+
+
+def test_it_renders_with_every_section_and_picture(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=1280)
+    headings = browser.run('return [...document.querySelectorAll("h2")].map((each) => each.textContent)')
+    assert headings[:3] == ["Summary", "Each rejector at its weakest", "Plots"]
+    assert len(headings) == 8
+    pictures = "return Promise.all([...document.images].map((each) => each.decode().then(() => each.naturalWidth)))"
+    assert browser.run(pictures) == 2 * 16 * 2 * [8], "of two rejectors sixteen inputs, clean and attacked"
+    assert browser.run('return document.querySelectorAll("#plots .plot svg path").length') > 20
+    assert browser.run('return document.querySelector("#summary .lead").getBoundingClientRect().height') > 20
+    assert browser.log() == []
+
+
+def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_round(
+    report_page: Path, browser: Browser, robust_button: str
+) -> None:
+    browser.open(report_page, width=1280)
+    before = browser.run(ROBUST)
+    browser.click(robust_button)
+    assert browser.run(ROBUST) == sorted(before)
+    browser.click(robust_button)
+    assert browser.run(ROBUST) == sorted(before, reverse=True)
+    assert browser.run('return document.querySelectorAll("#weakest th[aria-sort]").length') == 1
+    assert browser.run('return document.querySelector("#weakest th[aria-sort]").ariaSort') == "descending"
+    assert browser.log() == []
+
+
+def test_names_sort_as_words_and_what_is_undefined_stays_last(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=1280)
+    script = 'return [...document.querySelector("#results tbody").rows].map((row) => row.cells[%d].textContent)'
+    attack, auc = 2, 6
+    browser.click(f"#results thead th:nth-child({attack + 1}) button")
+    names = browser.run(script % attack)
+    assert names == sorted(names)
+    assert len(set(names)) > 2
+    for _ in range(2):
+        browser.click(f"#results thead th:nth-child({auc + 1}) button")
+        values = browser.run(script % auc)
+        assert "-" in values, "where nothing is wrong, there is no auc"
+        assert values.index("-") == len(values) - values.count("-")
+
+
+def test_it_fits_a_phone(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=390)
+    assert browser.run("return window.innerWidth") == 390
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    assert browser.run('return document.querySelector("#results .scroll").scrollWidth') > 390, (
+        "the table scrolls itself"
+    )
+    assert browser.log() == []
+
+
+def test_nothing_a_row_says_becomes_markup(reported: Path, tmp_path: Path, browser: Browser) -> None:
+    evil = "<img src=x onerror=alert(1)>'\"&<script>alert(2)</script>"
+    rows = tmp_path / "rows.csv"
+    lines = (reported / "rows.csv").read_text().splitlines()
+    quoted = '"' + evil.replace('"', '""') + '"'
+    rows.write_text("\n".join([lines[0], *(line.replace(",confidence,", f",{quoted},", 1) for line in lines[1:])]))
+    write_report(rows, tmp_path / "report.html")
+    browser.open(tmp_path / "report.html", width=1280)
+    assert browser.run('return document.querySelector("#results tbody th").textContent') == evil
+    assert browser.run('return document.querySelectorAll("img, main script").length') == 0
+    assert browser.log() == []
