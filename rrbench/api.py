@@ -22,7 +22,7 @@ from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision
-from rrbench.engines.local import work_here
+from rrbench.engines import find_engine
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
 from rrbench.modes import mode
@@ -33,7 +33,7 @@ from rrbench.progress import Report, Silent
 from rrbench.protocols import Attack, Batch, Budget, Ensemble, Member, Outputs, Rejector
 from rrbench.registry import build, choose, expand
 from rrbench.rows import COLUMNS, ResultRow, read_rows
-from rrbench.runner import Runner
+from rrbench.runner import Engine, Runner
 from rrbench.store import Store
 
 Names = str | Sequence[str] | None
@@ -43,11 +43,12 @@ KEEPABLE = frozenset({"images", "features"})
 
 @dataclass(frozen=True)
 class Job:
-    """A plan and the runner that will work through it."""
+    """A plan, the runner that will work through it, and the engine that says where."""
 
     plan: Plan
     runner: Runner
     config: Config
+    engine: Engine
 
 
 def prepare(
@@ -64,6 +65,8 @@ def prepare(
     data_dir: str | os.PathLike[str] | None = None,
     device: str = "auto",
     precision: str = "auto",
+    engine: str = "local",
+    address: str | None = None,
     zoo: bool = False,
     retrain: bool = False,
     limit: int | None = None,
@@ -91,7 +94,8 @@ def prepare(
         recipe=recipe or {},
     )
     plan = make_plan(request, settings)
-    found = find_device(device)
+    worked_by = find_engine(engine, address)
+    found = find_device(device, is_here=engine == "local")
     runner = Runner(
         Store(Path(out)),
         found,
@@ -102,7 +106,7 @@ def prepare(
         keep=kept,
         report=report or Silent(),
     )
-    return Job(plan, runner, settings)
+    return Job(plan, runner, settings, worked_by)
 
 
 def _list(names: Names) -> list[str] | None:
@@ -130,7 +134,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     }
     for line in job.plan.dropped:
         runner.report.line(f"left out: {line}")
-    rows = runner.run(job.plan, work_here)
+    rows = runner.run(job.plan, job.engine)
     record |= {
         "seconds": round(time.time() - begin, 1),
         "cells": len(rows),
@@ -166,6 +170,8 @@ class Options(TypedDict, total=False):
     data_dir: str | os.PathLike[str] | None
     device: str
     precision: str
+    engine: str
+    address: str | None
     zoo: bool
     retrain: bool
     limit: int | None
