@@ -64,7 +64,8 @@ class Deadly(Attack):
     def __call__(self, victim, batch, budget, draws):
         """Add eps to every pixel, or die."""
         if self.how == "always" or (self.how == "once" and not (HERE / "killed").exists()):
-            (HERE / "killed").touch()
+            if self.how == "once":
+                (HERE / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "linger" and ray.is_initialized() and not (HERE / "node-lost").exists():
             if ray.get_runtime_context().get_node_id() == (HERE / "doomed").read_text():
@@ -152,7 +153,7 @@ def survived(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         thread = threading.Thread(target=lose_the_node)
         thread.start()
-        job = prepare(folder, f"{ALWAYS},{ATTACKS}", engine="ray", report=heard)
+        job = prepare(folder, f"{ATTACKS},{ALWAYS}", engine="ray", report=heard)
         rows = api.execute(job, ["a test"])
         yield Survived(rows, heard.lines, folder / "runs")
     finally:
