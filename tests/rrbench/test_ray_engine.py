@@ -153,7 +153,7 @@ def survived(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         thread = threading.Thread(target=lose_the_node)
         thread.start()
-        job = prepare(folder, f"{ATTACKS},{ALWAYS}", engine="ray", report=heard)
+        job = prepare(folder, f"{ALWAYS},{ATTACKS}", engine="ray", report=heard)
         rows = api.execute(job, ["a test"])
         yield Survived(rows, heard.lines, folder / "runs")
     finally:
