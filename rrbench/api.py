@@ -22,7 +22,7 @@ from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision
-from rrbench.engines.local import work_here
+from rrbench.engines import find_engine
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
 from rrbench.frames import to_frame
@@ -36,7 +36,7 @@ from rrbench.progress import Report, Silent
 from rrbench.protocols import Attack, Batch, Budget, Ensemble, Member, Outputs, Rejector
 from rrbench.registry import build, choose, expand
 from rrbench.rows import ResultRow
-from rrbench.runner import Runner
+from rrbench.runner import Engine, Runner
 from rrbench.store import Store
 
 Names = str | Sequence[str] | None
@@ -46,11 +46,12 @@ KEEPABLE = frozenset({"images", "features"})
 
 @dataclass(frozen=True)
 class Job:
-    """A plan and the runner that will work through it."""
+    """A plan, the runner that will work through it, and the engine that says where."""
 
     plan: Plan
     runner: Runner
     config: Config
+    engine: Engine
 
 
 def prepare(
@@ -68,6 +69,8 @@ def prepare(
     data_dir: str | os.PathLike[str] | None = None,
     device: str = "auto",
     precision: str = "auto",
+    engine: str = "local",
+    address: str | None = None,
     zoo: bool = False,
     retrain: bool = False,
     limit: int | None = None,
@@ -107,7 +110,8 @@ def prepare(
         plan = make_plan(request, settings)
     else:
         plan = plan_missing(selection, read_folders(default_folders(Path(out)))[0], tuple(seeds))
-    found = find_device(device)
+    worked_by = find_engine(engine, address)
+    found = find_device(device, is_here=engine == "local")
     runner = Runner(
         Store(Path(out)),
         found,
@@ -118,7 +122,7 @@ def prepare(
         keep=kept,
         report=report or Silent(),
     )
-    return Job(plan, runner, settings)
+    return Job(plan, runner, settings, worked_by)
 
 
 def _list(names: Names) -> list[str] | None:
@@ -146,7 +150,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     }
     for line in job.plan.dropped:
         runner.report.line(f"left out: {line}")
-    rows = runner.run(job.plan, work_here)
+    rows = runner.run(job.plan, job.engine)
     record |= {
         "seconds": round(time.time() - begin, 1),
         "cells": len(rows),
@@ -170,6 +174,8 @@ class Options(TypedDict, total=False):
     data_dir: str | os.PathLike[str] | None
     device: str
     precision: str
+    engine: str
+    address: str | None
     zoo: bool
     retrain: bool
     limit: int | None

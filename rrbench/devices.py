@@ -17,15 +17,18 @@ Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 
 
-def find_device(name: str) -> torch.device:
-    """Return the device asked for; `auto` takes a GPU where there is one."""
+def find_device(name: str, *, is_here: bool = True) -> torch.device:
+    """Return the device asked for; `auto` takes a GPU where there is one. Not `is_here`: others work, on theirs."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()
+        if is_here:
+            torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UseError(f"device {name!r} cannot be used: {first_line(error)}") from None
+    if not is_here and device.index is not None:
+        raise UseError(f"the engine places the work: give --device {device.type}, not {name}")
     return device
 
 
@@ -42,7 +45,7 @@ def find_precision(name: str, device: torch.device) -> Precision:
 def describe(device: torch.device) -> str:
     """Name the device for the row."""
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        return torch.cuda.get_device_name(device) if torch.cuda.is_available() else "cuda"
     return f"{platform.machine()} cpu x{os.cpu_count()}"
 
 

@@ -1,12 +1,16 @@
 """What a plan will cost, before it runs: gradient evaluations and time on this device."""
 
+from collections.abc import Sequence
+
 from rrbench.cells import Cell, Plan, Training, show_budget
 from rrbench.devices import describe
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.registry import build
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
+from rrbench.schedule import wall_seconds
 from rrbench.tables import render
+from rrbench.units import Unit
 
 # Gradients a second, measured on two aarch64 cores (cpu) and on one H200 (cuda); rows in the work folder overrule them.
 RATES = {
@@ -19,8 +23,8 @@ RATES = {
 }
 
 
-def describe_plan(plan: Plan, runner: Runner) -> str:
-    """Print cells, what is shared, what is done already, gradients and time."""
+def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> str:
+    """Print cells, what is shared, what is done already, gradients and time, also with so many workers."""
     sources = {training: runner.source(training) for training in plan.checkpoints()}
     rates = {name: rate(name, runner) for name in dict.fromkeys(training.network.name for training in sources)}
     lines, seen, seconds, total = [], set(), 0.0, 0
@@ -56,7 +60,28 @@ def describe_plan(plan: Plan, runner: Runner) -> str:
         "\n".join([table, *(f"left out: {line}" for line in plan.dropped)])
         + f"\n\n{len(plan.cells)} cells on {len(sources)} checkpoints, {shared} of them share an attack already run"
         + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(runner.device)}"
+        + "".join(f"\n{line}" for line in _with_workers(plan, runner, workers))
     )
+
+
+def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[str]:
+    units = runner.units(plan) if workers else []
+    seconds = seconds_of(units, runner)
+    times = {count: duration(wall_seconds(units, seconds, count)) for count in workers}
+    return [f"about {time} with {count} worker{'s' * (count > 1)}" for count, time in times.items()]
+
+
+def seconds_of(units: Sequence[Unit], runner: Runner) -> list[float]:
+    """Estimate how long each unit takes one worker: its gradients, and nothing beside them."""
+    rates = {name: rate(name, runner) for name in dict.fromkeys(unit.training.network.name for unit in units)}
+    return [_gradients(unit, runner) / rates[unit.training.network.name] for unit in units]
+
+
+def _gradients(unit: Unit, runner: Runner) -> int:
+    if unit.is_training:
+        return training_gradients(unit.training)
+    key = unit.cells[0].attack_key(runner.source(unit.training).key, runner.precision)
+    return 0 if runner.store.moved_path(key).is_file() else attack_gradients(unit.cells[0])
 
 
 def training_gradients(training: Training) -> int:

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -49,7 +49,7 @@ class Source:
 
 
 # Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
-Engine = Callable[["Runner", Sequence[Unit]], Iterator[Unit]]
+Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
 
 
 @dataclass
@@ -72,11 +72,12 @@ class Runner:
         self.store.prepare()
         units = self.units(plan)
         left = Counter(unit.training for unit in units)
-        for unit in engine(self, units):
-            self.store.rebuild_rows(self.report)
-            left[unit.training] -= 1
-            if not left[unit.training]:
-                self._shrink_members(units, unit.training)
+        with closing(engine(self, units)) as finished:
+            for unit in finished:
+                self.store.rebuild_rows(self.report)
+                left[unit.training] -= 1
+                if not left[unit.training]:
+                    self._shrink_members(units, unit.training)
         if "features" in self.keep:
             for training, cells in plan.checkpoints().items():
                 self._keep_training(self.source(training), cells[0])
@@ -113,6 +114,17 @@ class Runner:
             self.checkpoint(unit.training)
             return True
         return False
+
+    def give_up(self, unit: Unit, reason: str) -> Unit | None:
+        """Write failed rows for the cells that whoever did a unit was at; return what is left of it."""
+        source = self.source(unit.training)
+        pending = [cell for cell in unit.cells if self._finished(cell, source) is None]
+        path = self.store.moved_path(unit.cells[0].attack_key(source.key, self.precision))
+        # Once the attack is stored its cells are scored in their order, so the first without a row is to blame.
+        lost = pending[:1] if path.is_file() and not unit.is_training else pending
+        self._fail(lost, source, "", CellError(reason))
+        left = tuple(pending[len(lost) :])
+        return dataclasses.replace(unit, cells=left) if left else None
 
     def keys(self, cells: Sequence[Cell]) -> list[str]:
         """Return the keys of the cells' rows."""

@@ -27,6 +27,10 @@ def run(
     data_dir: options.DataDir = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    engine: Annotated[str, typer.Option(help="local, or ray: on the GPUs or cores of a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster: auto or HOST:PORT; without it one is started here.")
+    ] = None,
     zoo: Annotated[bool, typer.Option("--zoo", help="Use checkpoints of $RRBENCH_ZOO or results/zoo.")] = False,
     retrain: Annotated[bool, typer.Option("--retrain", help="Ignore the checkpoints inside the package.")] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first N test inputs.")] = None,
@@ -34,6 +38,9 @@ def run(
     seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0,1,2.")] = None,
     keep: Annotated[str | None, typer.Option(help="Keep all attacked images and/or features: images,features.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; do nothing.")] = False,
+    workers: Annotated[
+        str | None, typer.Option(help="With --dry-run: the time with so many workers (GPUs), such as 1,8,64.")
+    ] = None,
 ) -> None:
     """Measure rejectors under attacks and print one row each.
 
@@ -44,6 +51,9 @@ def run(
     from rrbench.progress import reporter
     from rrbench.tables import results_table
 
+    counts = parse_workers(workers)
+    if counts and not dry_run:
+        raise UseError("--workers is for --dry-run; --engine ray takes all that the cluster has")
     job = prepare(
         rejectors,
         attacks,
@@ -58,6 +68,8 @@ def run(
         data_dir=data_dir,
         device=device,
         precision=precision,
+        engine=engine,
+        address=address,
         zoo=zoo,
         retrain=retrain,
         limit=limit,
@@ -66,7 +78,7 @@ def run(
         report=reporter(),
     )
     if dry_run:
-        print(describe_plan(job.plan, job.runner))
+        print(describe_plan(job.plan, job.runner, counts))
         return
     rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
     print(results_table(rows) if paper is None else _filled(paper, dataset, network, preset, out))
@@ -96,3 +108,14 @@ def parse_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...]:
         return tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
     except ValueError:
         raise UseError(f"cannot read --seeds {seeds!r}; write whole numbers such as 0,1,2") from None
+
+
+def parse_workers(text: str | None) -> tuple[int, ...]:
+    """Read --workers."""
+    try:
+        counts = tuple(int(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        counts = (0,)
+    if any(count < 1 for count in counts):
+        raise UseError(f"cannot read --workers {text!r}; write whole numbers from 1 on, such as 1,8,64")
+    return counts

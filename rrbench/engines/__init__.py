@@ -1,1 +1,19 @@
 """Where units of work are done: in this process, or by the workers of a Ray cluster."""
+
+from rrbench.engines.cluster import RayEngine
+from rrbench.engines.local import work_here
+from rrbench.errors import UseError
+from rrbench.runner import Engine
+
+ENGINES = ("local", "ray")
+
+
+def find_engine(name: str, address: str | None) -> Engine:
+    """Return an engine by name; what it needs is looked for before any work is done."""
+    if name not in ENGINES:
+        raise UseError(f"unknown engine {name!r}; one of {', '.join(ENGINES)}")
+    if name == "ray":
+        return RayEngine(address)
+    if address is not None:
+        raise UseError("--address is for --engine ray")
+    return work_here

@@ -1,13 +1,13 @@
 """The engine `local`: one unit after the other, in this process; on a GPU several trainings side by side before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.runner import Runner
 from rrbench.units import Unit
 
 
-def work_here(runner: Runner, units: Sequence[Unit]) -> Iterator[Unit]:
+def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, None]:
     """Do the units in their order; what comes after a training that failed has failed with it."""
     trainings = {unit.training: unit for unit in units if unit.is_training}
     jobs, made = default_jobs(runner.device), dict[Unit, bool]()

@@ -1,0 +1,224 @@
+"""The engine `ray`: units are done by workers that Ray places on the GPUs, or cores, of one machine or many."""
+
+import os
+import socket
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rrbench import provenance, zoo
+from rrbench.engines.worker import Mailbox, Orders, Worker
+from rrbench.errors import UseError, first_line
+from rrbench.estimate import seconds_of
+from rrbench.files import write_bytes
+from rrbench.progress import Silent
+from rrbench.runner import Runner
+from rrbench.schedule import longest_first
+from rrbench.store import Store
+from rrbench.units import Unit
+
+ATTEMPTS = 3  # workers that a unit may lose before its cells fail
+PATIENCE = 5.0  # seconds for an address to answer
+POLL = 0.5  # seconds between two looks at the workers' lines and at the size of the cluster
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Work on the cluster at an address; without one, on a cluster of this machine's own for as long as it takes."""
+
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if find_spec("ray") is None:
+            raise UseError("engine ray needs the package ray: pip install 'rrbench[ray]'")
+        if self.address not in (None, "auto"):
+            _split(str(self.address))
+
+    def __call__(self, runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, None]:
+        """Yield the units as they are finished."""
+        if not units:
+            return
+        sign = runner.store.root.resolve() / "locks" / f"ray-{uuid.uuid4().hex}"
+        # Ray prints what it has to say of dead workers and nodes to stdout, which is for results.
+        with redirect_stdout(sys.stderr), _connected(self.address):
+            write_bytes(sign, b"")
+            dispatch = Dispatch(runner, list(units), sign)
+            try:
+                yield from dispatch.run()
+            finally:
+                dispatch.dismiss()
+                sign.unlink(missing_ok=True)
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[None]:
+    """Join the cluster, or start one; a connection that this process has already is used and left alone."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    if address not in (None, "auto"):
+        _knock(str(address))
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address is None:
+            ray.init(address="local", include_dashboard=False, **options)
+        else:
+            ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = "start a Ray cluster" if address is None else f"join the Ray cluster at {address}"
+        raise UseError(f"cannot {where}: {first_line(error)}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or "/" in address or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UseError(f"--address {address!r} is neither auto nor HOST:PORT, such as 192.0.2.7:6379")
+    return host.strip("[]"), int(port)
+
+
+def _knock(address: str) -> None:
+    """Refuse at once what Ray would try for minutes."""
+    try:
+        socket.create_connection(_split(address), timeout=PATIENCE).close()
+    except OSError as error:
+        raise UseError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+
+
+@dataclass
+class Dispatch:
+    """Hands units to workers, the longest first; a unit whose worker dies is handed to another."""
+
+    runner: Runner
+    units: list[Unit]
+    sign: Path
+    idle: list[Any] = field(default_factory=list)
+    busy: dict[Any, tuple[Any, int | None]] = field(default_factory=dict)  # by what is awaited; None: being started
+    closed: set[int] = field(default_factory=set)
+    undone: set[int] = field(default_factory=set)  # those of `closed` whose checkpoint could not be made
+    attempts: Counter[int] = field(default_factory=Counter)
+    false_starts: int = 0
+
+    def __post_init__(self) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.resource = "GPU" if self.runner.device.type == "cuda" else "CPU"
+        share = {"num_cpus": 1, "num_gpus": 1 if self.resource == "GPU" else 0}
+        self.worker: Any = ray.remote(Worker).options(**share, max_restarts=0)
+        store, roots = Store(self.runner.store.root.resolve()), tuple(root.resolve() for root in self.runner.roots)
+        bare = replace(self.runner, store=store, roots=roots, report=Silent(), _data={}, _at_hand={})
+        self.orders = ray.put(Orders(bare, self.sign, str(zoo.large_zoo().resolve()), provenance.version()))
+        self.waiting = longest_first(seconds_of(self.units, self.runner))
+        self.keys = [self.runner.keys(unit.cells) for unit in self.units]
+
+    def run(self) -> Iterator[Unit]:
+        """Yield the units as they are finished, until all are."""
+        import ray
+
+        if self._slots() == 0:
+            raise UseError(f"the Ray cluster has no {self.resource}")
+        while len(self.closed) < len(self.units):
+            for position in [index for index in self.waiting if not self.undone.isdisjoint(self.units[index].after)]:
+                self.waiting.remove(position)
+                yield self._close(position, is_done=False)
+            self._hire()
+            self._assign()
+            ready, _ = ray.wait(list(self.busy), num_returns=len(self.busy), timeout=POLL)
+            finished = [unit for awaited in ready if (unit := self._collect(awaited)) is not None]
+            for line in ray.get(self.mailbox.take.remote()):
+                self.runner.report.line(line)
+            yield from finished
+
+    def dismiss(self) -> None:
+        """End every worker, whatever it is doing: all it wrote is whole."""
+        import ray
+
+        for worker in [*self.idle, *(worker for worker, _ in self.busy.values()), self.mailbox]:
+            ray.kill(worker)
+
+    def _slots(self) -> int:
+        import ray
+
+        return int(ray.cluster_resources().get(self.resource, 0))
+
+    def _hire(self) -> None:
+        """Ask for as many workers as there is room and work for; nodes may have come or gone."""
+        wanted = min(self._slots(), len(self.units) - len(self.closed))
+        for _ in range(wanted - len(self.idle) - len(self.busy)):
+            worker = self.worker.remote(self.orders, partial(_post, self.mailbox))
+            self.busy[worker.check.remote()] = worker, None
+
+    def _assign(self) -> None:
+        ready = [index for index in self.waiting if self.closed.issuperset(self.units[index].after)]
+        for position in ready[: len(self.idle)]:
+            self.waiting.remove(position)
+            worker = self.idle.pop()
+            self.busy[worker.work.remote(self.units[position], self.keys[position])] = worker, position
+
+    def _collect(self, awaited: Any) -> Unit | None:
+        """Take what a worker has to say; return its unit if that is finished."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        worker, position = self.busy.pop(awaited)
+        try:
+            answer = ray.get(awaited)
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except RayError as error:
+            ray.kill(worker)
+            return self._lose(position, first_line(error))
+        self.idle.append(worker)
+        self.false_starts = 0
+        return None if position is None else self._close(position, is_done=answer)
+
+    def _close(self, position: int, *, is_done: bool) -> Unit:
+        self.closed.add(position)
+        if not is_done:
+            self.undone.add(position)
+        return self.units[position]
+
+    def _lose(self, position: int | None, reason: str) -> Unit | None:
+        """Try a unit again whose worker died; what kills one worker after the other fails."""
+        if position is None:
+            self.false_starts += 1
+            is_anybody_there = self.idle or any(position is not None for _, position in self.busy.values())
+            if self.false_starts >= ATTEMPTS and not is_anybody_there:
+                raise UseError(f"workers of the Ray cluster do not start: {reason}")
+            return None
+        unit = self.units[position]
+        self.attempts[position] += 1
+        if self.attempts[position] < ATTEMPTS:
+            self.runner.report.line(f"lost a worker, trying again: {unit.label}")
+            self.waiting.insert(0, position)
+            return None
+        left = self.runner.give_up(unit, f"its worker died {ATTEMPTS} times: {reason}")
+        if left is None:
+            return self._close(position, is_done=not unit.is_training)
+        self.units[position], self.keys[position] = left, self.runner.keys(left.cells)
+        self.attempts[position] = 0
+        self.waiting.insert(0, position)
+        return None
+
+
+def _post(mailbox: Any, line: str) -> None:
+    """Send a line and see it arrive, so that none comes after the unit that it is about."""
+    import ray
+
+    ray.get(mailbox.put.remote(line))

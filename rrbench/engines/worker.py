@@ -1,0 +1,86 @@
+"""What a worker of a Ray cluster does: look whether its node will do, then one unit after the other."""
+
+import os
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rrbench import provenance
+from rrbench.errors import UseError
+from rrbench.progress import Lines
+from rrbench.registry import BASES, table
+from rrbench.runner import Runner
+from rrbench.units import Unit
+
+Send = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What every worker of a run is told: plain values, so that they can travel."""
+
+    runner: Runner
+    sign: Path  # a file in the work folder, there for as long as the run is
+    zoo: str
+    version: str
+
+
+class Worker:
+    """One process with a GPU, or with a core, of its own; networks and data stay at hand between units."""
+
+    def __init__(self, orders: Orders, send: Send) -> None:
+        self.orders, self.runner = orders, orders.runner
+        self.runner.report = Sent(send)
+        os.environ["RRBENCH_ZOO"] = orders.zoo
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # who started the run has been told of broken plugins
+            for kind in BASES:
+                table(kind)
+        warnings.showwarning = lambda message, *rest, **more: send(f"rrbench: warning: {message}")
+
+    def check(self) -> None:
+        """Refuse a node that could not do its part, or would do another."""
+        node, root = platform.node(), self.runner.store.root
+        if not self.orders.sign.is_file():
+            raise UseError(f"node {node} does not see the work folder {root}: --out must lie where all nodes see it")
+        if provenance.version() != self.orders.version:
+            raise UseError(f"node {node} has rrbench {provenance.version()}, not {self.orders.version}")
+        if self.runner.device.type == "cuda" and not torch.cuda.is_available():
+            raise UseError(f"PyTorch on node {node} cannot use its GPU")
+
+    def work(self, unit: Unit, keys: list[str]) -> bool:
+        """Do one unit, whose cells must mean the same here as where the run was started."""
+        if self.runner.keys(unit.cells) != keys:
+            raise UseError(f"node {platform.node()} has another version of rrbench, of a plugin or of the zoo")
+        return self.runner.work(unit)
+
+
+class Sent(Lines):
+    """Plain lines that are printed elsewhere."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+
+    def line(self, text: str) -> None:
+        """Send a line to where the run was started."""
+        self.send(text)
+
+
+class Mailbox:
+    """Holds the workers' lines until they are fetched."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def put(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(line)
+
+    def take(self) -> list[str]:
+        """Return the lines and forget them."""
+        lines, self.lines = self.lines, []
+        return lines
