@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from rrbench.devices import free_memory
 from rrbench.errors import CellError
 from rrbench.protocols import Network, Outputs
 
@@ -17,9 +18,7 @@ def batch_size(device: torch.device) -> int:
     """Choose the number of inputs a device works on at once, on a GPU by its free memory."""
     if device.type != "cuda":
         return 512
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(min(LARGEST, (free + cached) // ROOM), 1)
+    return max(min(LARGEST, free_memory(device) // ROOM), 1)
 
 
 def in_batches(

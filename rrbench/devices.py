@@ -67,6 +67,23 @@ def tf32(enabled: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
+@contextmanager
+def tried_kernels(enabled: bool) -> Iterator[None]:
+    """Have cuDNN time its kernels on every new shape instead of guessing: worth it where shapes come again."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or enabled
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU that nobody uses, those that PyTorch holds ready included."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def make_twin(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module | None:
     """Return a network's twin for gradients that end at the images, where it brings one and a GPU gains by it."""
     make = getattr(network, "twin", None)

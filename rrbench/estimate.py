@@ -1,6 +1,7 @@
 """What a plan will cost, before it runs: gradient evaluations and time on this device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from rrbench.cells import Cell, Plan, Training, show_budget
 from rrbench.devices import describe
@@ -12,26 +13,34 @@ from rrbench.schedule import wall_seconds
 from rrbench.tables import render
 from rrbench.units import Unit
 
-# Gradients a second, measured on two aarch64 cores (cpu) and on one H200 (cuda); rows in the work folder overrule them.
+
+class Rates(NamedTuple):
+    """Gradients a second."""
+
+    attack: float  # rows in the work folder overrule it
+    training: float  # of all that train side by side, the choice of epoch included
+
+
+# Measured by `rrbench bench` on two aarch64 cores (cpu) and on one H200 (cuda).
 RATES = {
-    ("small-cnn", "cpu"): 15_000.0,
-    ("resnet18", "cpu"): 25.0,
-    ("wrn34-10", "cpu"): 3.0,
-    ("small-cnn", "cuda"): 200_000.0,
-    ("resnet18", "cuda"): 40_000.0,
-    ("wrn34-10", "cuda"): 4_000.0,
+    ("small-cnn", "cpu"): Rates(12_800, 5_300),
+    ("resnet18", "cpu"): Rates(25, 25),
+    ("wrn34-10", "cpu"): Rates(3, 3),
+    ("small-cnn", "cuda"): Rates(200_000, 100_000),
+    ("resnet18", "cuda"): Rates(159_000, 97_000),
+    ("wrn34-10", "cuda"): Rates(16_000, 12_000),
 }
 
 
 def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> str:
     """Print cells, what is shared, what is done already, gradients and time, also with so many workers."""
     sources = {training: runner.source(training) for training in plan.checkpoints()}
-    rates = {name: rate(name, runner) for name in dict.fromkeys(training.network.name for training in sources)}
+    rates = _rates((training.network.name for training in sources), runner)
     lines, seen, seconds, total = [], set(), 0.0, 0
     for training, source in sources.items():
         gradients = 0 if source.path.is_file() else training_gradients(training)
         total += gradients
-        seconds += gradients / rates[training.network.name]
+        seconds += gradients / rates[training.network.name].training
         state = "there" if source.path.is_file() else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
     for cell in plan.cells:
@@ -43,7 +52,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         gradients = 0 if state != "to be run" or is_stored else attack_gradients(cell)
         seen.add(key)
         total += gradients
-        seconds += gradients / rates[cell.training.network.name]
+        seconds += gradients / rates[cell.training.network.name].attack
         lines.append(
             [
                 f"{cell.training.trained_as} {cell.rejector}",
@@ -73,8 +82,9 @@ def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[st
 
 def seconds_of(units: Sequence[Unit], runner: Runner) -> list[float]:
     """Estimate how long each unit takes one worker: its gradients, and nothing beside them."""
-    rates = {name: rate(name, runner) for name in dict.fromkeys(unit.training.network.name for unit in units)}
-    return [_gradients(unit, runner) / rates[unit.training.network.name] for unit in units]
+    rates = _rates((unit.training.network.name for unit in units), runner)
+    found = [(unit, rates[unit.training.network.name]) for unit in units]
+    return [_gradients(unit, runner) / (each.training if unit.is_training else each.attack) for unit, each in found]
 
 
 def _gradients(unit: Unit, runner: Runner) -> int:
@@ -100,14 +110,21 @@ def attack_gradients(cell: Cell) -> int:
     return size * build(Attack, cell.attack).gradients_per_image(info.classes)
 
 
-def rate(network: str, runner: Runner) -> float:
-    """Return gradients a second: what this folder's own rows show for this device, else the measured table."""
+def known_rates(network: str, kind: str) -> Rates:
+    """Return the measured rates of a network on a `cpu` or on `cuda`; another network counts as a ResNet-18."""
+    return RATES.get((network, kind), RATES["resnet18", kind])
+
+
+def _rates(networks: Iterable[str], runner: Runner) -> dict[str, Rates]:
+    return {name: rates_here(name, runner) for name in dict.fromkeys(networks)}
+
+
+def rates_here(network: str, runner: Runner) -> Rates:
+    """Return the rates on this device: what this folder's own rows show for attacks, else the measured table."""
     device = describe(runner.device)
     own = [speed for record, _ in runner.store.cells() if (speed := _speed(record.row, network, device))]
-    if own:
-        return sorted(own)[len(own) // 2]
-    kind = "cuda" if runner.device.type == "cuda" else "cpu"
-    return RATES.get((network, kind), RATES["resnet18", kind])
+    known = known_rates(network, "cuda" if runner.device.type == "cuda" else "cpu")
+    return known._replace(attack=sorted(own)[len(own) // 2]) if own else known
 
 
 def _speed(row: ResultRow, network: str, device: str) -> float | None:

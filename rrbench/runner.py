@@ -1,4 +1,4 @@
-"""Cell -> ResultRow: the only file that sees every stage."""
+"""Cell -> ResultRow: runs attacks, has rejectors judge them, and writes the rows."""
 
 import dataclasses
 import json
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from rrbench import provenance, zoo
+from rrbench import provenance
 from rrbench.cells import Cell, Plan, Training, digest, identity
-from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
-from rrbench.datasets.check import check_batch, fingerprint
-from rrbench.devices import Precision, describe, place
+from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.datasets.check import fingerprint
+from rrbench.devices import describe
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import (
     KEPT_IMAGES,
@@ -31,40 +31,22 @@ from rrbench.evaluation import (
 )
 from rrbench.moved import load_moved, save_moved
 from rrbench.names import Choice
-from rrbench.progress import Report, Silent
-from rrbench.protocols import Attack, Batch, Budget, Calibration, DataSource, Member, Moved, Rejector, Split, Victim
+from rrbench.protocols import Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
 from rrbench.rows import ResultRow
-from rrbench.store import CellRecord, Store, save_arrays
-from rrbench.train import build_network, train
+from rrbench.store import CellRecord, save_arrays
+from rrbench.supply import Source, Supply, check_accuracy
 from rrbench.units import Unit, units_of
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a training's checkpoint is, or will be once trained."""
-
-    path: Path
-    key: str  # decides whether work that used it can be used again
-
 
 # Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
 
 
 @dataclass
-class Runner:
+class Runner(Supply):
     """Works through a plan in one work folder."""
 
-    store: Store
-    device: torch.device
-    precision: Precision
-    roots: tuple[Path, ...]
-    use_large_zoo: bool = False
-    retrain: bool = False
     keep: frozenset[str] = frozenset()  # of {"images", "features"}
-    report: Report = field(default_factory=Silent)
-    _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
     _at_hand: dict[tuple[Training, Choice, int | None], tuple[Checkpoint, Subject]] = field(default_factory=dict)
 
     def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
@@ -130,67 +112,6 @@ class Runner:
         """Return the keys of the cells' rows."""
         sources = {training: self.source(training) for training in dict.fromkeys(cell.training for cell in cells)}
         return [cell.key(sources[cell.training].key, self.precision) for cell in cells]
-
-    def source(self, training: Training) -> Source:
-        """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
-        if self.use_large_zoo:
-            named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
-            found = zoo.find_named(zoo.large_zoo(), *named) or zoo.find_named(zoo.EMBEDDED, *named)
-            if found is None:
-                raise UseError(f"no checkpoint {training.trained_as} for {training.dataset} in {zoo.large_zoo()}")
-            return Source(found[0], found[1].sha256[:24])
-        embedded = None if self.retrain else zoo.find(training.key)
-        if embedded is not None:
-            return Source(embedded[0], embedded[1].sha256[:24])
-        key = self._training_key(training)
-        return Source(self.store.checkpoint_files(key).chosen, key)
-
-    def _training_key(self, training: Training) -> str:
-        """Name what is trained here: weights differ by precision; those of a zoo are taken as they are."""
-        return training.key if self.precision == "fp32" else f"{training.key}-{self.precision}"
-
-    def checkpoint(self, training: Training) -> Checkpoint:
-        """Return a training's checkpoint, training it first where nobody has."""
-        source = self.source(training)
-        key = self._training_key(training)
-        files = self.store.checkpoint_files(key)
-        if source.path == files.chosen and not source.path.is_file():
-            with self.store.lock(f"train-{key}", self.report):
-                if not source.path.is_file():
-                    train(
-                        training,
-                        lambda split: self.data(training.dataset, split),
-                        files,
-                        device=self.device,
-                        precision=self.precision,
-                        report=self.report,
-                    )
-        return self._read(training, source)
-
-    def _read(self, training: Training, source: Source) -> Checkpoint:
-        """Read a checkpoint; one of a zoo must be what its index says."""
-        checkpoint = read_checkpoint(source.path)
-        is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen
-        if not is_own and not checkpoint.sha256.startswith(source.key):
-            raise UseError(f"checkpoint {source.path} does not have the SHA-256 of its index: damaged or replaced")
-        return checkpoint
-
-    def data(self, dataset: Choice, split: Split) -> Batch:
-        """Return a split of a data set on the device, loaded and checked once."""
-        if (dataset, split) not in self._data:
-            source = build(DataSource, dataset)
-            batch = source.load(split, self.roots)
-            check_batch(batch, source.info.classes, f"{dataset} ({split})")
-            self._data[dataset, split] = batch.to(self.device)
-        return self._data[dataset, split]
-
-    def subject(self, cell: Cell, checkpoint: Checkpoint) -> Subject:
-        """Build a cell's network and put the checkpoint's weights into it."""
-        info = build(DataSource, cell.training.dataset).info
-        network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
-        load_weights(network, checkpoint)
-        network = place(network, self.device)
-        return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
 
     def _finished(self, cell: Cell, source: Source) -> CellRecord | None:
         record = self.store.cell(cell.key(source.key, self.precision))
@@ -321,7 +242,7 @@ class Runner:
         images = {"images": to_numpy(attacked.images[: None if "images" in self.keep else KEPT_IMAGES])}
         scores_sha256 = save_arrays(self.store.scores_path(key), scores._asdict() | images)
         row = dataclasses.replace(
-            self._row(cell),
+            self._row(cell, checkpoint.facts.get("recipe")),
             n=len(scores.labels),
             **metrics._asdict(),
             **distances_of(scores)._asdict(),
@@ -334,8 +255,8 @@ class Runner:
         )
         self._save(cell, source, row, scores_sha256)
 
-    def _row(self, cell: Cell) -> ResultRow:
-        """Return a row with everything that is known before measuring."""
+    def _row(self, cell: Cell, recipe: object) -> ResultRow:
+        """Return a row with everything that is known before measuring; `recipe` made the checkpoint."""
         settings: dict[str, object] = {
             kind: identity(choice)[1]
             for kind, choice in (
@@ -344,6 +265,8 @@ class Runner:
                 ("framework", cell.training.framework),
             )
         }
+        if recipe is not None:
+            settings["recipe"] = recipe
         if cell.members:
             settings["members"] = [str(member) for member in cell.members]
         return ResultRow(
@@ -373,7 +296,7 @@ class Runner:
                 continue
             self.report.line(f"failed: {cell.label}: {reason}")
             row = dataclasses.replace(
-                self._row(cell), status="failed", error=reason, checkpoint_sha256=checkpoint_sha256
+                self._row(cell, None), status="failed", error=reason, checkpoint_sha256=checkpoint_sha256
             )
             self._save(cell, source, row, "")
 
@@ -385,18 +308,3 @@ class Runner:
 def budget_of(cell: Cell) -> Budget:
     """Return a cell's budget; an attack without any may not move at all."""
     return cell.budget or Budget("linf", Fraction(0))
-
-
-def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:
-    """Stop where a checkpoint does not classify as it did when it was written: wrong data or preprocessing."""
-    if "clean_correct" not in checkpoint.facts or cell.dataset != cell.training.dataset:
-        return
-    test = subject.test()
-    correct = (subject.outputs("test").logits.argmax(1) == test.labels).cpu()
-    expected = unpack_bits(checkpoint.facts["clean_correct"])[: len(correct)]
-    differ = int((correct[: len(expected)] != expected).sum())
-    if len(expected) < len(correct) or differ > 1 + 0.005 * len(correct):
-        raise CellError(
-            f"checkpoint {checkpoint.path.name} gives {100 * float(correct.double().mean()):.2f} % clean accuracy "
-            f"and {100 * float(expected.double().mean()):.2f} % was expected: wrong data or preprocessing"
-        )

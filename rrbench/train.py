@@ -20,7 +20,7 @@ from rrbench.batching import batch_size, forward, in_batches
 from rrbench.cells import Training, identity, plain, show_budget
 from rrbench.checkpoints import pack_bits, read_checkpoint, write_checkpoint
 from rrbench.config import Recipe
-from rrbench.devices import Instrumented, Precision, describe, make_twin, place, tf32
+from rrbench.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, UseError
 from rrbench.files import Files
@@ -56,7 +56,7 @@ def train(
     report: Report,
 ) -> list[float]:
     """Train one network to the end of its recipe, from where an earlier run ended; return each epoch's seconds."""
-    with tf32(precision == "tf32"), _own_stream(device):
+    with tf32(precision == "tf32"), tried_kernels(True), _own_stream(device):
         return _train(training, load, files, device, precision, report)
 
 

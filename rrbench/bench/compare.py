@@ -23,33 +23,30 @@ PRODUCTS = 20
 
 def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
     """Measure the parts asked for; a string is a remark for the reader."""
-    cell = next(cell for cell in job.plan.cells if cell.budget is not None)
-    runner = job.runner
-    peak = matrix_rate(runner.device)
+    device = job.runner.device
+    peak = matrix_rate(device)
     if peak:
-        yield Measurement(
-            "matrix product",
-            "torch",
-            describe(runner.device),
-            SIDE,
-            "bf16",
-            share_of_peak=1.0,
-            seconds=2 * SIDE**3 / peak,
-        )
-    if set(parts) & {"pgd", "autoattack"}:
-        runner.store.prepare()
-        subject = runner.subject(cell, runner.checkpoint(cell.training))
-        assert cell.budget is not None
-        step = dict(cell.attack.settings)["step"]
-        assert isinstance(step, Fraction)
-        rejector = build(Rejector, cell.rejector)
-        arena = attacks.Arena(subject, rejector, cell.budget, step, job.config, peak, operations(subject))
-        if "pgd" in parts:
-            yield from attacks.pgd(arena, peers)
+        seconds = 2 * SIDE**3 / peak
+        yield Measurement("matrix product", "torch", describe(device), SIDE, "bf16", share_of_peak=1.0, seconds=seconds)
+    arena = make_arena(job, peak) if {"pgd", "autoattack"} & set(parts) else None
+    if arena and "pgd" in parts:
+        yield from attacks.pgd(arena, peers)
     if "training" in parts:
-        yield from training(runner, cell.training)
-    if "autoattack" in parts:
+        yield from training(job.runner, next(iter(job.plan.checkpoints())))
+    if arena and "autoattack" in parts:
         yield from attacks.autoattack(arena, peers, count)
+
+
+def make_arena(job: Job, peak: float | None) -> attacks.Arena:
+    """Set up what attacks are measured on: the job's first cell with a budget, its network trained where it is not."""
+    cell = next(cell for cell in job.plan.cells if cell.budget is not None)
+    job.runner.store.prepare()
+    subject = job.runner.subject(cell, job.runner.checkpoint(cell.training))
+    step = dict(cell.attack.settings)["step"]
+    assert cell.budget is not None
+    assert isinstance(step, Fraction)
+    rejector = build(Rejector, cell.rejector)
+    return attacks.Arena(subject, rejector, cell.budget, step, job.config, peak, operations(subject))
 
 
 def matrix_rate(device: torch.device) -> float | None:

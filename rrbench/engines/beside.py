@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from rrbench.cells import Training
+from rrbench.devices import free_memory
 from rrbench.progress import Advance, Lines, Report
 from rrbench.runner import Runner
 
@@ -22,8 +23,7 @@ def default_jobs(device: torch.device) -> int:
     """Return how many trainings a device takes at once: one on a CPU, on a GPU what fits its memory."""
     if device.type != "cuda":
         return 1
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(MOST, free // ROOM))
+    return max(1, min(MOST, free_memory(device) // ROOM))
 
 
 def beside(
@@ -40,7 +40,9 @@ def beside(
             futures = [pool.submit(work, training) for training in trainings]
             try:
                 for future in as_completed(futures):
-                    future.exception()
+                    error = future.exception()
+                    if error is not None and not isinstance(error, Exception):
+                        raise error
             except BaseException:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -36,6 +36,8 @@ class Worker:
         self.orders, self.runner = orders, orders.runner
         self.runner.report = Sent(send)
         os.environ["RRBENCH_ZOO"] = orders.zoo
+        if self.runner.device.type == "cpu":
+            torch.set_num_threads(1)  # its share: there is a worker for every core
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # who started the run has been told of broken plugins
             for kind in BASES:

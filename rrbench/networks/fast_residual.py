@@ -6,14 +6,13 @@ than its backward ones), in eval mode a norm worked into the convolution before 
 sum, norm and ReLU (`norm_relu`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.devices import tried_kernels
 from rrbench.networks import norm_relu
 from rrbench.networks.norm_relu import Norm, Seen, Sums
 
@@ -53,7 +52,8 @@ class FrozenConvolution:
         """Return the gradient at the maps, whose height and width were `size`."""
         padding = (int(self.padding[0]), int(self.padding[1]))
         if self.mirrored is not None:
-            with self._searching():
+            # To a few channels cuDNN's guess is three times too slow.
+            with tried_kernels(self.source.weight.shape[1] < LANES):
                 return _lay(F.conv2d(gradient, self.mirrored, padding=padding))
         # What the stride cut off at the far edge comes back as zeros.
         reached = [
@@ -62,16 +62,6 @@ class FrozenConvolution:
         ]
         rest = (size[0] - reached[0], size[1] - reached[1])
         return _lay(F.conv_transpose2d(gradient, self.weight, stride=self.stride, padding=padding, output_padding=rest))
-
-    @contextmanager
-    def _searching(self) -> Iterator[None]:
-        """Have cuDNN try its kernels on the way back to a few channels: there its guess is three times too slow."""
-        before = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = before or self.source.weight.shape[1] < LANES
-        try:
-            yield
-        finally:
-            torch.backends.cudnn.benchmark = before
 
 
 class FoldedConvolution(FrozenConvolution):

@@ -9,6 +9,7 @@ from rrbench.networks.norm_relu import Norm, Seen, Sums
 
 ROWS = 64  # positions that one program reads at once
 TILES = 4  # times that many for a sum: loads that need not wait for each other
+PROGRAMS = 512  # of a sum, at most: each adds once to every channel
 
 
 def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
@@ -81,7 +82,7 @@ def _shape(maps: Tensor) -> tuple[int, int, int]:
 
 
 def _sum_grid(rows: int, channels: int, width: int) -> tuple[int, int]:
-    return triton.cdiv(rows, ROWS * TILES), channels // width
+    return min(triton.cdiv(rows, ROWS * TILES), PROGRAMS), channels // width
 
 
 @triton.jit
@@ -101,17 +102,18 @@ def _sums(
     columns = tl.program_id(1) * width + tl.arange(0, width)
     first = tl.zeros([height, width], tl.float32)
     second = tl.zeros([height, width], tl.float32)
-    for tile in tl.static_range(tiles):
-        lines = (tl.program_id(0) * tiles + tile) * height + tl.arange(0, height)
-        where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
-        inside = (lines < rows)[:, None]
-        value = tl.load(maps + where, inside, 0.0)
-        if add:
-            value = (value.to(tl.float32) + tl.load(skip + where, inside, 0.0).to(tl.float32)).to(value.dtype)
-            tl.store(total + where, value, inside)
-        wide = value.to(tl.float32)
-        first += wide
-        second += wide * wide
+    for start in range(tl.program_id(0) * height * tiles, rows, tl.num_programs(0) * height * tiles):
+        for tile in tl.static_range(tiles):
+            lines = start + tile * height + tl.arange(0, height)
+            where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
+            inside = (lines < rows)[:, None]
+            value = tl.load(maps + where, inside, 0.0)
+            if add:
+                value = (value.to(tl.float32) + tl.load(skip + where, inside, 0.0).to(tl.float32)).to(value.dtype)
+                tl.store(total + where, value, inside)
+            wide = value.to(tl.float32)
+            first += wide
+            second += wide * wide
     tl.atomic_add(sums + columns, tl.sum(first, 0))
     tl.atomic_add(sums + channels + columns, tl.sum(second, 0))
 
@@ -195,17 +197,18 @@ def _back_sums(
     shift = tl.load(bias + columns)[None, :] - mean * scale
     first = tl.zeros([height, width], tl.float32)
     second = tl.zeros([height, width], tl.float32)
-    for tile in tl.static_range(tiles):
-        lines = (tl.program_id(0) * tiles + tile) * height + tl.arange(0, height)
-        where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
-        inside = (lines < rows)[:, None]
-        value = tl.load(maps + where, inside, 0.0).to(tl.float32)
-        slope = tl.load(gradient + where, inside, 0.0).to(tl.float32)
-        if has_beside:
-            slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
-        slope = tl.where(value * scale + shift > 0, slope, 0.0)
-        first += slope
-        second += slope * (value - mean) * inverse
+    for start in range(tl.program_id(0) * height * tiles, rows, tl.num_programs(0) * height * tiles):
+        for tile in tl.static_range(tiles):
+            lines = start + tile * height + tl.arange(0, height)
+            where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
+            inside = (lines < rows)[:, None]
+            value = tl.load(maps + where, inside, 0.0).to(tl.float32)
+            slope = tl.load(gradient + where, inside, 0.0).to(tl.float32)
+            if has_beside:
+                slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
+            slope = tl.where(value * scale + shift > 0, slope, 0.0)
+            first += slope
+            second += slope * (value - mean) * inverse
     tl.atomic_add(sums + columns, tl.sum(first, 0))
     tl.atomic_add(sums + channels + columns, tl.sum(second, 0))
 

@@ -6,6 +6,7 @@ Labels alone do not say it: they print only what differs from a preset, and `--c
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -58,19 +59,27 @@ def has_settings(row: ResultRow, wanted: Wanted) -> bool:
         for there in (stated.get(kind, {}), explicit_settings(kind, label)):
             if any(key in there and not same(there[key], value) for key, value in expected.items()):
                 return False
-    return True
+    recipe = stated["recipe"]
+    return all(same(recipe[key], value) for key, value in _recipe(wanted).items() if key in recipe)
+
+
+@cache
+def _recipe(wanted: Wanted) -> Settings:
+    """Return how the wanted checkpoint is trained: a shortened training is another one."""
+    recipe = _config(wanted.preset).recipe(wanted.home)
+    return {field.name: _typed(getattr(recipe, field.name)) for field in fields(recipe)}
 
 
 @cache
 def _settings(text: str) -> dict[str, dict[str, str]]:
     """Read a row's settings as they would be typed."""
     value = json.loads(text)
-    kinds = ("framework", "rejector", "attack")
+    kinds = ("framework", "rejector", "attack", "recipe")
     return {kind: {key: _typed(item) for key, item in value.get(kind, {}).items()} for kind in kinds}
 
 
 def _typed(value: Any) -> str:
-    return ":".join(map(show, value)) if isinstance(value, list) else show(value)
+    return ":".join(map(show, value)) if isinstance(value, list | tuple) else show(value)
 
 
 def same(one: str, other: str) -> bool:

@@ -7,7 +7,7 @@ from rrbench import zoo
 from rrbench.cells import Cell, Plan, show_budget
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
-from rrbench.estimate import RATES, attack_gradients, duration, training_gradients
+from rrbench.estimate import attack_gradients, duration, known_rates, training_gradients
 from rrbench.names import parse
 from rrbench.paper.matching import Rows
 from rrbench.paper.tabulate import PaperTables, Selection
@@ -102,18 +102,18 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     table, training, attacking = [], 0.0, 0.0
     seen: set[str] = set()
     for checkpoint, cells in plan.checkpoints().items():
-        speed = RATES.get((checkpoint.network.name, "cuda"), RATES["resnet18", "cuda"])
+        rates = known_rates(checkpoint.network.name, "cuda")
         is_there = zoo.find(checkpoint.key) is not None
         cost = 0 if is_there else training_gradients(checkpoint)
-        training += cost / speed
+        training += cost / rates.training
         name = [str(checkpoint.dataset), str(checkpoint.network), checkpoint.trained_as]
-        table.append([*name, "", "ships with rrbench" if is_there else "training", "", duration(cost / speed)])
+        table.append([*name, "", "ships with rrbench" if is_there else "training", "", duration(cost / rates.training)])
         for cell in cells:
             key = cell.attack_key(checkpoint.key, "fp32")
             gradients = 0 if key in seen else attack_gradients(cell)
             seen.add(key)
-            attacking += gradients / speed
-            what = [str(cell.attack), show_budget(cell.budget), duration(gradients / speed)]
+            attacking += gradients / rates.attack
+            what = [str(cell.attack), show_budget(cell.budget), duration(gradients / rates.attack)]
             table.append([str(cell.dataset), name[1], name[2], str(cell.rejector), *what])
     shown = render(["data set", "network", "trained as", "rejector", "attack", "budget", "GPU time"], table, "text")
     words = ["rrbench run --paper", selection.paper]

@@ -9,7 +9,7 @@ import torch
 from rrbench.cells import Plan
 from rrbench.config import load_preset
 from rrbench.devices import describe
-from rrbench.estimate import RATES, attack_gradients, describe_plan, rate, training_gradients
+from rrbench.estimate import RATES, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.plan import Request, make_plan
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
@@ -84,9 +84,10 @@ def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner)
     ]
     assert total == (
         "4 cells on 1 checkpoints, 2 of them share an attack already run\n"
-        f"186,840 gradient evaluations, about 12 s on {describe(CPU)}"
+        f"186,840 gradient evaluations, about 35 s on {describe(CPU)}"
     )
-    assert round((183_240 + 3_600) / RATES["small-cnn", "cpu"]) == 12
+    rates = RATES["small-cnn", "cpu"]
+    assert round(183_240 / rates.training + 3_600 / rates.attack) == 35
 
 
 def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
@@ -122,18 +123,18 @@ def test_a_failed_cell_will_be_run_again(runner: Runner) -> None:
 
 
 def test_the_rate_is_the_median_of_what_this_folder_measured_on_this_device(runner: Runner) -> None:
-    assert rate("small-cnn", runner) == RATES["small-cnn", "cpu"]
+    assert rates_here("small-cnn", runner) == RATES["small-cnn", "cpu"]
     for index, seconds in enumerate([1.0, 2.0, 100.0]):
         finished(runner, f"cell{index}", seconds=seconds)
     finished(runner, "clean", gradients=0.0)
     finished(runner, "elsewhere", device="another", seconds=0.001)
     finished(runner, "other", network="resnet18", seconds=0.001)
-    assert rate("small-cnn", runner) == 10 * 100 / 2.0
-    assert rate("resnet18", runner) == 10 * 100 / 0.001
+    assert rates_here("small-cnn", runner) == (10 * 100 / 2.0, RATES["small-cnn", "cpu"].training)
+    assert rates_here("resnet18", runner).attack == 10 * 100 / 0.001
 
 
 def test_a_network_that_nobody_measured_is_taken_for_a_resnet_on_the_same_kind_of_device(runner: Runner) -> None:
-    assert rate("mine", runner) == RATES["resnet18", "cpu"]
+    assert rates_here("mine", runner) == RATES["resnet18", "cpu"]
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def timeless(row: ResultRow) -> dict[str, object]:
 
 
 def test_the_rows_are_those_of_the_local_engine_though_a_worker_was_killed_and_a_node_lost(
-    survived: Survived, plugin: Path, tmp_path: Path
+    survived: Survived, plugin: Path, tmp_path: Path, one_thread: None
 ) -> None:
     here = api.execute(prepare(tmp_path), ["a test"])
     there = [row for row in survived.rows if row.attack != ALWAYS]

@@ -14,6 +14,7 @@ from rrbench.registry import build
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import Store
+from rrbench.train import describe_training
 
 Make = Callable[..., list[ResultRow]]
 
@@ -51,7 +52,12 @@ def rows_for(tmp_path_factory: pytest.TempPathFactory) -> Make:
         for cell in plan.cells:
             info = build(DataSource, cell.dataset).info
             is_pooled = cell.dataset.name == "cifar10-c" and "severity" not in str(cell.dataset)
-            rows.append(dataclasses.replace(runner._row(cell), n=info.test_size * (5 if is_pooled else 1)))
+            rows.append(
+                dataclasses.replace(
+                    runner._row(cell, describe_training(cell.training)["recipe"]),
+                    n=info.test_size * (5 if is_pooled else 1),
+                )
+            )
         return [made_up(index, row) for index, row in enumerate(rows)]
 
     return lambda paper, seed=0, **words: list(made(paper, seed, tuple(words.items())))

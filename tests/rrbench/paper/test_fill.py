@@ -156,6 +156,8 @@ def test_a_row_fills_no_cell_when_it_is(rows_for: Make, changes: dict[str, objec
         ("attack", "steps", 99),
         ("rejector", "tau", 0.5),
         ("framework", "attack_mode", "eval"),
+        ("recipe", "epochs", 10),
+        ("recipe", "drops", ["1/2"]),
     ],
 )
 def test_a_setting_changed_behind_the_label_is_noticed(rows_for: Make, kind: str, setting: str, value: object) -> None:

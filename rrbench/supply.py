@@ -1,0 +1,118 @@
+"""What measuring needs and others may have made already: data, checkpoints, networks with their weights."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from rrbench import zoo
+from rrbench.cells import Cell, Training
+from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
+from rrbench.datasets.check import check_batch
+from rrbench.devices import Precision, place
+from rrbench.errors import CellError, UseError
+from rrbench.evaluation import Subject
+from rrbench.names import Choice
+from rrbench.progress import Report, Silent
+from rrbench.protocols import Batch, DataSource, Rejector, Split
+from rrbench.registry import build
+from rrbench.store import Store
+from rrbench.train import build_network, train
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a training's checkpoint is, or will be once trained."""
+
+    path: Path
+    key: str  # decides whether work that used it can be used again
+
+
+@dataclass
+class Supply:
+    """Finds data and checkpoints, and trains what is missing."""
+
+    store: Store
+    device: torch.device
+    precision: Precision
+    roots: tuple[Path, ...]
+    use_large_zoo: bool = False
+    retrain: bool = False
+    report: Report = field(default_factory=Silent)
+    _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
+
+    def source(self, training: Training) -> Source:
+        """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
+        if self.use_large_zoo:
+            named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
+            found = zoo.find_named(zoo.large_zoo(), *named) or zoo.find_named(zoo.EMBEDDED, *named)
+            if found is None:
+                raise UseError(f"no checkpoint {training.trained_as} for {training.dataset} in {zoo.large_zoo()}")
+            return Source(found[0], found[1].sha256[:24])
+        embedded = None if self.retrain else zoo.find(training.key)
+        if embedded is not None:
+            return Source(embedded[0], embedded[1].sha256[:24])
+        key = self._training_key(training)
+        return Source(self.store.checkpoint_files(key).chosen, key)
+
+    def _training_key(self, training: Training) -> str:
+        """Name what is trained here: weights differ by precision; those of a zoo are taken as they are."""
+        return training.key if self.precision == "fp32" else f"{training.key}-{self.precision}"
+
+    def checkpoint(self, training: Training) -> Checkpoint:
+        """Return a training's checkpoint, training it first where nobody has."""
+        source = self.source(training)
+        key = self._training_key(training)
+        files = self.store.checkpoint_files(key)
+        if source.path == files.chosen and not source.path.is_file():
+            with self.store.lock(f"train-{key}", self.report):
+                if not source.path.is_file():
+                    train(
+                        training,
+                        lambda split: self.data(training.dataset, split),
+                        files,
+                        device=self.device,
+                        precision=self.precision,
+                        report=self.report,
+                    )
+        return self._read(training, source)
+
+    def _read(self, training: Training, source: Source) -> Checkpoint:
+        """Read a checkpoint; one of a zoo must be what its index says."""
+        checkpoint = read_checkpoint(source.path)
+        is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen
+        if not is_own and not checkpoint.sha256.startswith(source.key):
+            raise UseError(f"checkpoint {source.path} does not have the SHA-256 of its index: damaged or replaced")
+        return checkpoint
+
+    def data(self, dataset: Choice, split: Split) -> Batch:
+        """Return a split of a data set on the device, loaded and checked once."""
+        if (dataset, split) not in self._data:
+            source = build(DataSource, dataset)
+            batch = source.load(split, self.roots)
+            check_batch(batch, source.info.classes, f"{dataset} ({split})")
+            self._data[dataset, split] = batch.to(self.device)
+        return self._data[dataset, split]
+
+    def subject(self, cell: Cell, checkpoint: Checkpoint) -> Subject:
+        """Build a cell's network and put the checkpoint's weights into it."""
+        info = build(DataSource, cell.training.dataset).info
+        network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
+        load_weights(network, checkpoint)
+        network = place(network, self.device)
+        return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
+
+
+def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:
+    """Stop where a checkpoint does not classify as it did when it was written: wrong data or preprocessing."""
+    if "clean_correct" not in checkpoint.facts or cell.dataset != cell.training.dataset:
+        return
+    test = subject.test()
+    correct = (subject.outputs("test").logits.argmax(1) == test.labels).cpu()
+    expected = unpack_bits(checkpoint.facts["clean_correct"])[: len(correct)]
+    differ = int((correct[: len(expected)] != expected).sum())
+    if len(expected) < len(correct) or differ > 1 + 0.005 * len(correct):
+        raise CellError(
+            f"checkpoint {checkpoint.path.name} gives {100 * float(correct.double().mean()):.2f} % clean accuracy "
+            f"and {100 * float(expected.double().mean()):.2f} % was expected: wrong data or preprocessing"
+        )

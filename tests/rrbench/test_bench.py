@@ -1,0 +1,121 @@
+"""`rrbench bench`: the columns it promises, ratios by hand, and implementations that all do the same attack."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rrbench.api import prepare
+from rrbench.bench import attacks, compare, training
+from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
+from rrbench.bench.plot import draw
+
+COLUMNS = (
+    "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
+    "peak_memory_gib"
+)
+LINES = [
+    Measurement("pgd20", "rrbench", "a gpu", 5000, "bf16", 160_000.0, None, 45.0, 0.45, 1.25, 9.5),
+    Measurement("pgd20", "foolbox", "a gpu", 1000, "fp32", 20_000.0, None, 45.1, 0.06, 10.0, 5.6),
+    Measurement("training", "rrbench", "a gpu", 128, "bf16", seconds=8.0),
+    Measurement("training", "plain step", "a gpu", 128, "bf16", seconds=36.0),
+    Measurement("autoattack of 500", "pyautoattack", "a gpu", 500, "fp32", ratio=11.0, seconds=130.0),
+    Measurement("matrix product", "torch", "a gpu", 8192, "bf16", share_of_peak=1.0, seconds=0.001),
+]
+
+
+def test_a_ratio_is_ours_over_theirs_in_speed_and_one_that_is_given_stays() -> None:
+    assert [each.ratio for each in with_ratios(LINES)] == [1.0, 8.0, 1.0, 4.5, 11.0, None]
+
+
+def test_the_csv_has_the_promised_columns_and_reads_back() -> None:
+    text = to_csv(with_ratios(LINES))
+    assert text.splitlines()[0] == COLUMNS
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert [row["ratio"] for row in read] == ["1.00", "8.00", "1.00", "4.50", "11.00", ""]
+    assert read[1]["gradients_per_second"] == "20000"
+    assert read[5]["robust_accuracy"] == ""
+    assert "foolbox" in to_text(LINES)
+
+
+def test_time_is_taken_of_the_work_alone() -> None:
+    found, seconds, memory = timed(lambda: "done", torch.device("cpu"))
+    assert (found, memory) == ("done", None)
+    assert 0 <= seconds < 1
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> attacks.Arena:
+    job = prepare("rr", "pgd20", frameworks="pgd-at", out=tmp_path_factory.mktemp("bench"), limit=48)
+    return compare.make_arena(job, peak=1e9)
+
+
+def test_every_implementation_does_the_same_attack(arena: attacks.Arena) -> None:
+    lines = [each for each in attacks.pgd(arena, frozenset({"foolbox"})) if isinstance(each, Measurement)]
+    assert [each.implementation for each in lines] == [
+        "rrbench",
+        "authors' loop",
+        "plain loop",
+        "foolbox",
+        "foolbox",
+    ]
+    accuracies = [each.robust_accuracy or 0.0 for each in lines]
+    assert max(accuracies) - min(accuracies) <= 100 * 2 / 48  # random starts differ
+    assert all(each.seconds and each.gradients_per_second == pytest.approx(20 * 48 / each.seconds) for each in lines)
+    shares = [(each.gradients_per_second or 0) * arena.operations / 1e9 for each in lines]
+    assert [each.share_of_peak for each in lines] == pytest.approx(shares)
+
+
+def test_peers_leave_no_trace_on_the_network(arena: attacks.Arena) -> None:
+    before = {name: tensor.clone() for name, tensor in arena.subject.network.state_dict().items()}
+    list(attacks.pgd(arena, frozenset()))
+    assert all(parameter.grad is None for parameter in arena.subject.network.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in arena.subject.network.state_dict().items())
+
+
+def test_the_operations_of_a_gradient_are_counted_by_hand(arena: attacks.Arena) -> None:
+    # 3x3 convolutions of 1 -> 16 on 8x8, 16 -> 32 on 4x4, 32 -> 64 on 2x2, then 64 -> 10, there and back.
+    products = 9 * (1 * 16 * 64 + 16 * 32 * 16 + 32 * 64 * 4) + 64 * 10
+    head = 64 * 32 + 32  # forward only: the loss is on the logits
+    assert arena.operations == 2 * (2 * products + head)
+
+
+def test_an_epoch_is_timed_alone_and_plainly(arena: attacks.Arena, tmp_path: Path) -> None:
+    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512})
+    (example,) = job.plan.checkpoints()
+    ours, plain = training.training(job.runner, example)
+    assert (ours.implementation, plain.implementation) == ("rrbench", "plain step")
+    for each in (ours, plain):
+        assert each.seconds is not None
+        assert each.gradients_per_second == pytest.approx(1077 * 8 / each.seconds)
+
+
+def test_the_plot_draws_what_has_a_rate(tmp_path: Path) -> None:
+    draw(LINES, tmp_path / "bench.svg")
+    text = (tmp_path / "bench.svg").read_text()
+    assert "160,000" in text
+    assert "20,000" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--parts", "pgd,sprint"], "--parts takes pgd, training, autoattack; not sprint"),
+        (["--parts", ","], "--parts takes pgd, training, autoattack; not nothing"),
+        (["--peers", "art"], "--peers takes foolbox, torchattacks, autoattack; not art"),
+    ],
+)
+def test_a_wrong_word_is_one_line(command: Callable[..., Any], options: list[str], reason: str) -> None:
+    answer = command("bench", *options)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines()[-1] == f"rrbench: {reason}"
+
+
+def test_a_peer_that_is_not_installed_is_one_line(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rrbench.bench.attacks.find_spec", lambda package: None)
+    answer = command("bench", "--peers", "torchattacks")
+    assert (answer.code, answer.err.splitlines()[-1]) == (2, "rrbench: not installed: torchattacks")
