@@ -26,9 +26,8 @@ RATES = {
     ("small-cnn", "cpu"): Rates(12_800, 5_300),
     ("resnet18", "cpu"): Rates(25, 25),
     ("wrn34-10", "cpu"): Rates(3, 3),
-    ("small-cnn", "cuda"): Rates(200_000, 100_000),
-    ("resnet18", "cuda"): Rates(159_000, 97_000),
-    ("wrn34-10", "cuda"): Rates(16_000, 12_000),
+    ("resnet18", "cuda"): Rates(159_000, 96_000),
+    ("wrn34-10", "cuda"): Rates(15_000, 11_300),
 }
 
 

@@ -30,6 +30,7 @@ from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, Ne
 from rrbench.registry import build
 from rrbench.steps import CapturedStep, Step
 
+AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
 
 
@@ -151,6 +152,9 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
     for index, piece in enumerate(pieces):
         step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
         advance(1 / len(pieces))
+        if index % AHEAD == AHEAD - 1 and data.labels.is_cuda:
+            # Whoever trains beside waits for all that lies in the GPU's queue when it captures its step.
+            torch.cuda.current_stream().synchronize()
     mean = float(step.total) / data.size
     if not math.isfinite(mean):
         raise CellError(f"training {training.trained_as} diverged in epoch {state.epoch + 1}: the loss is {mean}")

@@ -8,7 +8,7 @@ from triton import language as tl
 from rrbench.networks.norm_relu import Norm, Seen, Sums
 
 ROWS = 64  # positions that one program reads at once
-TILES = 4  # times that many for a sum: loads that need not wait for each other
+TILES = 2  # times that many for a sum: loads that need not wait for each other
 PROGRAMS = 512  # of a sum, at most: each adds once to every channel
 
 

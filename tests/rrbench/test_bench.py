@@ -55,7 +55,9 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> attacks.Arena:
 
 
 def test_every_implementation_does_the_same_attack(arena: attacks.Arena) -> None:
-    lines = [each for each in attacks.pgd(arena, frozenset({"foolbox"})) if isinstance(each, Measurement)]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # of their random starts
+        lines = [each for each in attacks.pgd(arena, frozenset({"foolbox"})) if isinstance(each, Measurement)]
     assert [each.implementation for each in lines] == [
         "rrbench",
         "authors' loop",
@@ -64,7 +66,7 @@ def test_every_implementation_does_the_same_attack(arena: attacks.Arena) -> None
         "foolbox",
     ]
     accuracies = [each.robust_accuracy or 0.0 for each in lines]
-    assert max(accuracies) - min(accuracies) <= 100 * 2 / 48  # random starts differ
+    assert max(accuracies) - min(accuracies) <= 100 * 2 / 48
     assert all(each.seconds and each.gradients_per_second == pytest.approx(20 * 48 / each.seconds) for each in lines)
     shares = [(each.gradients_per_second or 0) * arena.operations / 1e9 for each in lines]
     assert [each.share_of_peak for each in lines] == pytest.approx(shares)
