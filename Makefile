@@ -20,8 +20,9 @@ install: .venv/installed
 run: install
 	$(BIN)/rrbench run --rejectors rr,ebd --attacks pgd100,adaptive
 
+# Two processes, one thread each: most tests are too small for PyTorch to use a second core.
 test: .venv/plugin
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -7,7 +7,7 @@ from rrbench import zoo
 from rrbench.cells import Cell, Plan, show_budget
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
-from rrbench.estimate import attack_gradients, duration, known_rates, training_gradients
+from rrbench.estimate import duration, known_rates, training_gradients
 from rrbench.names import parse
 from rrbench.paper.matching import Rows
 from rrbench.paper.tabulate import PaperTables, Selection
@@ -110,10 +110,10 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
         table.append([*name, "", "ships with rrbench" if is_there else "training", "", duration(cost / rates.training)])
         for cell in cells:
             key = cell.attack_key(checkpoint.key, "fp32")
-            gradients = 0 if key in seen else attack_gradients(cell)
+            seconds = 0.0 if key in seen else rates.seconds(cell)
             seen.add(key)
-            attacking += gradients / rates.attack
-            what = [str(cell.attack), show_budget(cell.budget), duration(gradients / rates.attack)]
+            attacking += seconds
+            what = [str(cell.attack), show_budget(cell.budget), duration(seconds)]
             table.append([str(cell.dataset), name[1], name[2], str(cell.rejector), *what])
     shown = render(["data set", "network", "trained as", "rejector", "attack", "budget", "GPU time"], table, "text")
     words = ["rrbench run --paper", selection.paper]

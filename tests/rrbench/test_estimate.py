@@ -9,7 +9,7 @@ import torch
 from rrbench.cells import Plan
 from rrbench.config import load_preset
 from rrbench.devices import describe
-from rrbench.estimate import RATES, attack_gradients, describe_plan, rates_here, training_gradients
+from rrbench.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.plan import Request, make_plan
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
@@ -90,6 +90,13 @@ def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner)
     assert round(183_240 / rates.training + 3_600 / rates.attack) == 35
 
 
+def test_an_attack_without_a_budget_takes_its_time_in_float32() -> None:
+    rates = Rates(attack=1000.0, training=1.0, exact=10.0)
+    planned = plan(["rr"], ["pgd10", "cw-l2(steps=5,searches=2)"], limit=20)
+    seconds = {cell.attack.name: rates.seconds(cell) for cell in planned.cells}
+    assert seconds == {"clean": 0, "pgd": 20 * 10 / 1000.0, "cw-l2": 20 * 10 / 10.0}
+
+
 def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
     planned = plan(["confidence", "kd"], ["pgd10", "pgd20"])
     (training,) = planned.checkpoints()
@@ -129,7 +136,7 @@ def test_the_rate_is_the_median_of_what_this_folder_measured_on_this_device(runn
     finished(runner, "clean", gradients=0.0)
     finished(runner, "elsewhere", device="another", seconds=0.001)
     finished(runner, "other", network="resnet18", seconds=0.001)
-    assert rates_here("small-cnn", runner) == (10 * 100 / 2.0, RATES["small-cnn", "cpu"].training)
+    assert rates_here("small-cnn", runner) == RATES["small-cnn", "cpu"]._replace(attack=10 * 100 / 2.0)
     assert rates_here("resnet18", runner).attack == 10 * 100 / 0.001
 
 
@@ -152,7 +159,7 @@ def test_the_time_is_shown_in_its_unit(runner: Runner, rate_of_this_machine: flo
 
 def test_the_time_with_several_workers_follows_the_schedule(runner: Runner) -> None:
     # Two checkpoints, each trained (183,240 gradients, 34.6 s) and then attacked (3,600, 0.3 s).
-    assert RATES["small-cnn", "cpu"] == (12_800, 5_300)
+    assert RATES["small-cnn", "cpu"][:2] == (12_800, 5_300)
     shown = describe_plan(plan(["confidence", "rr"], ["pgd10"]), runner, [1, 2, 64])
     assert shown.splitlines()[-4:] == [
         f"373,680 gradient evaluations, about 70 s on {describe(CPU)}",
