@@ -27,6 +27,8 @@ def test_the_five_lines_measure_a_model_of_one_s_own(
     assert 0 <= accuracy < 100, "an attack within 8/255 of a random linear model changes some answers"
 
 
-@pytest.mark.parametrize("command", ["run", "train", "table", "list", "data", "verify", "new"])
+@pytest.mark.parametrize(
+    "command", ["run", "train", "table", "figure", "report", "list", "data", "bench", "verify", "new"]
+)
 def test_every_command_is_shown(command: str) -> None:
     assert re.search(rf"^    rrbench {command}\b", README.read_text(encoding="utf-8"), re.MULTILINE)

@@ -35,7 +35,9 @@ def lines(text: str) -> list[str]:
 
 
 def test_every_command_of_the_contract_is_there() -> None:
-    assert {"run", "train", "table", "list", "verify", "data", "new"} <= {path[0] for path in COMMANDS}
+    assert {"run", "train", "table", "figure", "report", "list", "verify", "bench", "data", "new"} <= {
+        path[0] for path in COMMANDS
+    }
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
