@@ -273,7 +273,11 @@ class NetworkSource(ABC):
 
     @abstractmethod
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
-        """Build the network with the head that the rejector asks for, in PyTorch's current random state."""
+        """Build the network with the head that the rejector asks for, in PyTorch's current random state.
+
+        A network may bring `twin(dtype)`: a module on the same weights that is attacked in its place on a GPU, and that
+        takes weights over anew when its `refresh()` is called. `Composed` has both.
+        """
 
 
 # A table's value is a class, or the text of another entry: "rr(form=difference)", "confidence@ccat".

@@ -58,7 +58,40 @@ def train(
 ) -> list[float]:
     """Train one network to the end of its recipe, from where an earlier run ended; return each epoch's seconds."""
     with tf32(precision == "tf32"), tried_kernels(True), _own_stream(device):
-        return _train(training, load, files, device, precision, report)
+        info = build(DataSource, training.dataset).info
+        rejector = build(Rejector, training.rejector)
+        framework = build(Framework, training.framework)
+        network = place(build_network(training, info, rejector), device)
+        model = Instrumented(network, precision, twin=make_twin(network, precision, device))
+        state = State(network, make_optimizer(network, training.recipe))
+        if files.resume.is_file():
+            _resume(state, files.resume, training)
+            report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
+        data = load("train")
+        judged = load(training.recipe.choose_on)
+        parts = (framework, rejector, model, state.optimizer, info, data)
+        step = (
+            CapturedStep(*parts, training.recipe.batch, report, training.trained_as)
+            if device.type == "cuda"
+            else Step(*parts)
+        )
+        seconds = []
+        with report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance:
+            advance(state.epoch)
+            while state.epoch < training.recipe.epochs:
+                begin = time.perf_counter()
+                loss = _epoch(training, state, step, advance)
+                record = {"epoch": state.epoch + 1, "loss": loss} | _accuracies(training, model, rejector, judged)
+                _choose(state, framework, record)
+                state.epoch += 1
+                state.log.append(record)
+                _save_resume(state, files.resume, training)
+                seconds.append(time.perf_counter() - begin)
+        if seconds:
+            # Said, not written into the checkpoint: the same training must give the same file.
+            report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
+        _finish(training, state, files, load("test"), precision)
+        return seconds
 
 
 @contextmanager
@@ -75,50 +108,6 @@ def _own_stream(device: torch.device) -> Iterator[None]:
                 yield
         finally:
             outer.wait_stream(stream)
-
-
-def _train(
-    training: Training,
-    load: Callable[[Split], Batch],
-    files: Files,
-    device: torch.device,
-    precision: Precision,
-    report: Report,
-) -> list[float]:
-    info = build(DataSource, training.dataset).info
-    rejector = build(Rejector, training.rejector)
-    framework = build(Framework, training.framework)
-    network = place(build_network(training, info, rejector), device)
-    model = Instrumented(network, precision, twin=make_twin(network, precision, device))
-    state = State(network, make_optimizer(network, training.recipe))
-    if files.resume.is_file():
-        _resume(state, files.resume, training)
-        report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
-    data = load("train")
-    judged = load(training.recipe.choose_on)
-    parts = (framework, rejector, model, state.optimizer, info, data)
-    step = (
-        CapturedStep(*parts, training.recipe.batch, report, training.trained_as)
-        if device.type == "cuda"
-        else Step(*parts)
-    )
-    seconds = []
-    with report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance:
-        advance(state.epoch)
-        while state.epoch < training.recipe.epochs:
-            begin = time.perf_counter()
-            loss = _epoch(training, state, step, advance)
-            record = {"epoch": state.epoch + 1, "loss": loss} | _accuracies(training, model, rejector, judged)
-            _choose(state, framework, record)
-            state.epoch += 1
-            state.log.append(record)
-            seconds.append(time.perf_counter() - begin)
-            _save_resume(state, files.resume, training)
-    if seconds:
-        # Said, not written into the checkpoint: the same training must give the same file.
-        report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
-    _finish(training, state, files, load("test"), precision)
-    return seconds
 
 
 def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:

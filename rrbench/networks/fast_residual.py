@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rrbench.devices import tried_kernels
@@ -110,12 +111,22 @@ class Passed(NamedTuple):
     second: Seen
 
 
+def norm_relu_for(device: torch.device) -> Any:
+    """Return the module that does norms and ReLU best on a device."""
+    if device.type != "cuda":
+        return norm_relu
+    # Here, not above: PyTorch for CPUs comes without Triton.
+    from rrbench.networks import norm_relu_kernels
+
+    return norm_relu_kernels
+
+
 class FastResidual(nn.Module):
     """Answers as its backbone does: a stem, blocks, a last norm, ReLU and average."""
 
     def __init__(self, stem: nn.Conv2d, blocks: list[nn.Module], norm: nn.BatchNorm2d, dtype: torch.dtype) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self.norm_relu = dtype, norm_relu_for(stem.weight.device)
         self.stem = FrozenConvolution(stem, dtype)
         self.blocks = [_freeze(block, dtype) for block in blocks]
         self.norm = Norm.of(norm)
@@ -150,17 +161,17 @@ class FastResidual(nn.Module):
             self._fold()
         maps, skip = self.stem.forward(self._widen(images)), None
         for block in self.blocks:
-            active, first = norm_relu.forward(maps, skip, block.norm1, sums)
+            active, first = self.norm_relu.forward(maps, skip, block.norm1, sums)
             skip = first.maps if block.shortcut is None else block.shortcut.forward(active)
             if self.training:
-                active, second = norm_relu.forward(block.convolution1.forward(active), None, block.norm2, sums)
+                active, second = self.norm_relu.forward(block.convolution1.forward(active), None, block.norm2, sums)
             else:
                 active = block.folded.forward(active)
                 second = Seen(active, block.rectified.mean, block.rectified.variance)
             maps = block.convolution2.forward(active)
             if trail is not None:
                 trail.append(Passed(first, second))
-        active, last = norm_relu.forward(maps, skip, self.norm, sums)
+        active, last = self.norm_relu.forward(maps, skip, self.norm, sums)
         return active.float().mean((2, 3)), last
 
     def descend(self, gradient: Tensor, trail: list[Passed], last: Seen, channels: int) -> Tensor:
@@ -169,17 +180,17 @@ class FastResidual(nn.Module):
         area = last.maps.shape[2] * last.maps.shape[3]
         spread = (gradient / area).to(self.dtype)[:, :, None, None].expand(last.maps.shape)
         spread = spread.contiguous(memory_format=torch.channels_last)
-        flow = norm_relu.backward(spread, last, self.norm, sums)
+        flow = self.norm_relu.backward(spread, last, self.norm, sums)
         for block, passed in zip(reversed(self.blocks), reversed(trail), strict=True):
             size = passed.first.maps.shape[2:]
             inner = block.convolution2.backward(flow, passed.second.maps.shape[2:])
             norm2, convolution1 = (
                 (block.norm2, block.convolution1) if self.training else (block.rectified, block.folded)
             )
-            inner = convolution1.backward(norm_relu.backward(inner, passed.second, norm2, sums), size)
+            inner = convolution1.backward(self.norm_relu.backward(inner, passed.second, norm2, sums), size)
             # The shortcut carries its share past the norm; a convolved one starts behind it.
             beside, past = (None, flow) if block.shortcut is None else (block.shortcut.backward(flow, size), None)
-            flow = norm_relu.backward(inner, passed.first, block.norm1, sums, beside=beside, past=past)
+            flow = self.norm_relu.backward(inner, passed.first, block.norm1, sums, beside=beside, past=past)
         return self.stem.backward(flow, flow.shape[2:])[:, :channels]
 
     def _sums(self, device: torch.device) -> Sums | None:
@@ -206,6 +217,7 @@ class _Way(torch.autograd.Function):
         return features
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         with torch.autocast(gradients[0].device.type, enabled=False):
             return ctx.backbone.descend(gradients[0], ctx.trail, ctx.last, ctx.channels).float(), None

@@ -1,8 +1,6 @@
-"""Batch norm and ReLU in one pass over memory, forward and back, for gradients that end at the images.
+"""Batch norm and ReLU together, forward and back, for gradients that end at the images.
 
-Between two convolutions a GPU waits for memory, so each function here reads and writes every number once: the sum of a
-block and its shortcut is formed on the way, what ReLU let through is worked out again instead of stored, and the
-statistics of a batch are two sums. Maps lie channels-last, so that they are a matrix of (positions, channels).
+Here in plain PyTorch, for any device; `norm_relu_kernels` has the same functions for a GPU.
 """
 
 from typing import NamedTuple
@@ -57,10 +55,6 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) ->
 
     With `sums`, training: by the batch's own statistics, which move the running ones.
     """
-    if maps.is_cuda:
-        from rrbench.networks import norm_relu_kernels
-
-        return norm_relu_kernels.forward(maps, skip, norm, sums)
     total = maps if skip is None else maps + skip
     wide = total.float()
     mean, variance = norm.mean, norm.variance
@@ -86,10 +80,6 @@ def backward(
 
     `beside` is another part of the result's gradient, `past` one that reached `maps + skip` by itself.
     """
-    if gradient.is_cuda:
-        from rrbench.networks import norm_relu_kernels
-
-        return norm_relu_kernels.backward(gradient, seen, norm, sums, beside, past)
     whole = gradient.float() if beside is None else gradient.float() + beside.float()
     passed = whole * (_normal(seen, norm) > 0)
     if sums is not None:

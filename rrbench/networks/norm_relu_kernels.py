@@ -1,4 +1,9 @@
-"""`norm_relu` on a GPU, in Triton: each kernel takes tiles of (positions, channels) from maps laid channels-last."""
+"""`norm_relu` on a GPU, in Triton.
+
+Between two convolutions a GPU waits for memory, so each kernel reads and writes every number once: the sum of a block
+and its shortcut is formed on the way, what ReLU let through is worked out again instead of stored, and the statistics
+of a batch are two sums. Maps lie channels-last: a program takes a tile of that matrix of (positions, channels).
+"""
 
 import torch
 import triton
@@ -43,7 +48,13 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) ->
 
 
 def backward(
-    gradient: Tensor, seen: Seen, norm: Norm, sums: Sums | None, beside: Tensor | None, past: Tensor | None
+    gradient: Tensor,
+    seen: Seen,
+    norm: Norm,
+    sums: Sums | None,
+    *,
+    beside: Tensor | None = None,
+    past: Tensor | None = None,
 ) -> Tensor:
     """Do as `norm_relu.backward`."""
     maps, result = seen.maps, torch.empty_like(seen.maps)

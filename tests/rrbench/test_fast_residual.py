@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.devices import tf32
-from rrbench.networks import norm_relu
 from rrbench.networks.composed import Composed
+from rrbench.networks.fast_residual import norm_relu_for
 from rrbench.networks.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.protocols import DataInfo
@@ -91,6 +91,15 @@ def test_a_twin_asks_for_no_gradient_on_weights_and_follows_them_when_refreshed(
         torch.testing.assert_close(twin(images("cpu")).logits, network(images("cpu")).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_a_second_derivative_through_a_twin_is_refused_rather_than_wrong() -> None:
+    twin = make_network("cpu", training=False).twin(torch.float32)
+    assert twin is not None
+    given = images("cpu").requires_grad_()
+    (gradient,) = torch.autograd.grad(twin(given).logits.square().sum(), given, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated|once_differentiable"):
+        torch.autograd.grad(gradient.square().sum(), given)
+
+
 def test_a_network_whose_backbone_has_no_twin_has_none() -> None:
     backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5))
     assert Composed(INFO, backbone, 5, RR()).twin(torch.float32) is None
@@ -115,8 +124,9 @@ def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool,
     norm = Norm.of(shared)
     maps, skip, gradient, beside, past = (draw() for _ in range(5))
     sums = Sums(2 * channels, maps.device) if training else None
-    active, seen = norm_relu.forward(maps, skip if has_more else None, norm, sums)
-    found = norm_relu.backward(
+    functions = norm_relu_for(maps.device)
+    active, seen = functions.forward(maps, skip if has_more else None, norm, sums)
+    found = functions.backward(
         gradient, seen, norm, sums, beside=beside if has_more else None, past=past if has_more else None
     )
     total = (maps + skip if has_more else maps).requires_grad_()
@@ -133,4 +143,4 @@ def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool,
 def test_a_nan_is_not_rectified_away(device: str) -> None:
     norm = Norm.of(nn.BatchNorm2d(16).to(device))
     maps = torch.full((1, 16, 2, 2), torch.nan, device=device).contiguous(memory_format=torch.channels_last)
-    assert bool(norm_relu.forward(maps, None, norm, None)[0].isnan().all())
+    assert bool(norm_relu_for(maps.device).forward(maps, None, norm, None)[0].isnan().all())
