@@ -96,7 +96,7 @@ def test_a_second_derivative_through_a_twin_is_refused_rather_than_wrong() -> No
     assert twin is not None
     given = images("cpu").requires_grad_()
     (gradient,) = torch.autograd.grad(twin(given).logits.square().sum(), given, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiated|once_differentiable"):
+    with pytest.raises(RuntimeError, match="differentia"):
         torch.autograd.grad(gradient.square().sum(), given)
 
 
