@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rrbench.errors import UseError, first_line
 from rrbench.files import sha256, write_bytes
+from rrbench.packing import unpack
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {first_line(error)}") from None
     if not isinstance(facts, dict):
         raise UseError(f"checkpoint {path} has a damaged header")
-    return Checkpoint(path, sha256(path), tensors, facts)
+    return Checkpoint(path, sha256(path), unpack(tensors) if facts.get("packed") else tensors, facts)
 
 
 def _read_pt(path: Path) -> dict[str, Tensor]:

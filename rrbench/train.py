@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ def train(
             while state.epoch < training.recipe.epochs:
                 begin = time.perf_counter()
                 loss = _epoch(training, state, step, advance)
-                record = {"epoch": state.epoch + 1, "loss": loss} | _accuracies(training, model, rejector, judged)
+                record = {"epoch": state.epoch + 1, "loss": loss} | accuracies(training, model, rejector, judged)
                 _choose(state, framework, record)
                 state.epoch += 1
                 state.log.append(record)
@@ -150,7 +151,7 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
     return mean
 
 
-def _accuracies(training: Training, model: Instrumented, rejector: Rejector, judged: Batch) -> dict[str, float]:
+def accuracies(training: Training, model: Instrumented, rejector: Rejector, judged: Batch) -> dict[str, float]:
     """Return clean accuracy and accuracy under the chooser's attack, in percent."""
     attack = build(Attack, training.chooser)
     draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
@@ -224,17 +225,13 @@ def _finish(training: Training, state: State, files: Files, test: Batch, precisi
     last = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
     for path, weights, is_chosen in ((files.last, last, False), (files.chosen, state.best, True)):
         state.network.load_state_dict(weights)
-        with frozen(state.network), tf32(False):
-            logits = forward(state.network, test.images, batch_size(test.labels.device)).logits
-        correct = logits.argmax(1) == test.labels
         write_checkpoint(
             path,
             weights,
             describe_training(training)
+            | clean_facts(state.network, test)
             | {
                 "epoch": state.best_epoch if is_chosen else state.epoch,
-                "clean_accuracy": round(100 * float(correct.double().mean()), 4),
-                "clean_correct": pack_bits(correct),
                 "log": state.log,
                 "precision": precision,
                 "device": describe(test.labels.device),
@@ -243,6 +240,14 @@ def _finish(training: Training, state: State, files: Files, test: Batch, precisi
             },
         )
     files.resume.unlink(missing_ok=True)
+
+
+def clean_facts(network: nn.Module, test: Batch) -> dict[str, Any]:
+    """Return what whoever loads these weights must find again: which clean inputs are right, in exact float32."""
+    with frozen(network), tf32(False):
+        logits = forward(network, test.images, batch_size(test.labels.device)).logits
+    correct = logits.argmax(1) == test.labels
+    return {"clean_accuracy": round(100 * float(correct.double().mean()), 4), "clean_correct": pack_bits(correct)}
 
 
 def describe_training(training: Training) -> dict[str, object]:

@@ -1,5 +1,7 @@
 """`rrbench train`: checkpoints, several at once where there is room."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,9 @@ def train(
     jobs: Annotated[
         int | None, typer.Option(help="Trainings at once; by default one, on a GPU what fits it, at most four.")
     ] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Also put 8-bit weights, measured anew, into this zoo (see run --zoo).")
+    ] = None,
 ) -> None:
     """Train networks, a checkpoint after every epoch; run it again to go on after an interruption.
 
@@ -35,6 +40,7 @@ def train(
     from rrbench.api import prepare
     from rrbench.engines.beside import beside, default_jobs
     from rrbench.progress import reporter
+    from rrbench.zoo.pack import add
 
     job = prepare(
         rejector,
@@ -67,3 +73,10 @@ def train(
             f"{training.chooser} {record['robust_accuracy']:.2f} % ({training.recipe.choose_on})"
         )
         print(f"{checkpoint.path}\nsha256 {checkpoint.sha256}")
+        if pack is not None:
+            entry = add(pack, runner, training, shlex.join(["rrbench", *sys.argv[1:]]))
+            print(
+                f"packed: clean accuracy {entry.clean_accuracy:.2f} %, "
+                f"{training.chooser} {entry.robust_accuracy:.2f} % ({training.recipe.choose_on})"
+            )
+            print(f"{pack / entry.file}\nsha256 {entry.sha256}")

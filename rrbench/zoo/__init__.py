@@ -4,8 +4,8 @@
 """
 
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,8 @@ class Entry:
     clean_accuracy: float
     robust_accuracy: float  # under the attack that chose the epoch, on the data that chose it
     command: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    log: Sequence[str] = ()  # a line for each epoch
 
 
 def large_zoo() -> Path:

@@ -222,7 +222,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *robust: float) -> list[dict[str, 
         weights.append({name: tensor.clone() for name, tensor in state.network.state_dict().items()})
         return {"clean_accuracy": 50.0, "robust_accuracy": robust[len(weights) - 1]}
 
-    monkeypatch.setattr(train, "_accuracies", accuracies)
+    monkeypatch.setattr(train, "accuracies", accuracies)
     return weights
 
 

@@ -1,0 +1,46 @@
+"""Puts a trained checkpoint into a zoo, packed; its accuracies are measured on the packed weights."""
+
+from pathlib import Path
+
+from rrbench.cells import Training
+from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.devices import Instrumented, make_twin, place
+from rrbench.packing import pack, unpack
+from rrbench.protocols import DataSource, Rejector
+from rrbench.registry import build
+from rrbench.supply import Supply
+from rrbench.train import accuracies, build_network, clean_facts
+from rrbench.zoo import Entry, entries, write_index
+
+
+def add(folder: Path, supply: Supply, training: Training, command: str) -> Entry:
+    """Pack a training's checkpoint into a zoo, in place of an earlier one of the same name."""
+    checkpoint = supply.checkpoint(training)
+    tensors = pack(checkpoint.tensors)
+    rejector = build(Rejector, training.rejector)
+    network = build_network(training, build(DataSource, training.dataset).info, rejector)
+    network.load_state_dict(unpack(tensors))
+    network = place(network, supply.device)
+    model = Instrumented(network, supply.precision, twin=make_twin(network, supply.precision, supply.device))
+    judged = supply.data(training.dataset, training.recipe.choose_on)
+    measured = accuracies(training, model, rejector, judged)
+    facts = {**checkpoint.facts, "packed": "int8", **clean_facts(network, supply.data(training.dataset, "test"))}
+    file = f"{training.dataset}-{training.network}-{training.trained_as}-seed{training.seed}.safetensors"
+    write_checkpoint(folder / file, tensors, facts)
+    entry = Entry(
+        file=file,
+        sha256=read_checkpoint(folder / file).sha256,
+        key=training.key,
+        dataset=str(training.dataset),
+        network=str(training.network),
+        trained_as=training.trained_as,
+        seed=training.seed,
+        epochs=training.recipe.epochs,
+        clean_accuracy=facts["clean_accuracy"],
+        robust_accuracy=measured["robust_accuracy"],
+        command=command,
+        recipe=facts["recipe"],
+        log=[", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]],
+    )
+    write_index(folder, [*(other for other in entries(folder) if other.file != file), entry])
+    return entry

@@ -1,0 +1,91 @@
+"""Packed weights: how far rounding may carry them, the same bits on every reading, and a zoo made of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rrbench import zoo
+from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.datasets.cifar import Cifar10
+from rrbench.files import sha256
+from rrbench.networks.preact_resnet import PreActResNet18
+from rrbench.packing import SCALE, pack, unpack
+from rrbench_baselines.rr import RR
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    kernel = torch.randn(64, 32, 3, 3, generator=generator) * torch.logspace(-3, 1, 64).view(-1, 1, 1, 1)
+    kernel[5] = 0
+    return {"kernel": kernel, "bias": torch.randn(64, generator=generator), "count": torch.tensor(7)}
+
+
+def test_a_weight_moves_by_half_a_step_of_its_own_channel_at_most_and_the_largest_not_at_all() -> None:
+    before, after = weights()["kernel"], unpack(pack(weights()))["kernel"]
+    largest = before.flatten(1).abs().amax(1)
+    moved = (after - before).flatten(1).abs().amax(1)
+    assert bool((moved <= largest / 127 / 2 * 1.0001).all())
+    torch.testing.assert_close(after.flatten(1).abs().amax(1), largest)
+    assert torch.equal(after[5], torch.zeros(32, 3, 3))
+
+
+def test_small_tensors_and_counters_stay_and_nothing_is_added() -> None:
+    packed = pack(weights())
+    assert packed["kernel"].dtype == torch.int8
+    assert set(packed) == {"kernel", "kernel" + SCALE, "bias", "count"}
+    back = unpack(packed)
+    assert list(back) == ["kernel", "bias", "count"]
+    assert torch.equal(back["bias"], weights()["bias"])
+    assert torch.equal(back["count"], weights()["count"])
+
+
+def test_packing_what_was_packed_changes_no_bit() -> None:
+    once = unpack(pack(weights()))
+    again = unpack(pack(once))
+    torch.testing.assert_close(again["kernel"], once["kernel"], rtol=1e-6, atol=0)
+
+
+def test_a_packed_resnet_is_under_twelve_megabytes_and_reads_back_to_the_same_bits(tmp_path: Path) -> None:
+    network = PreActResNet18().build(Cifar10.info, RR())
+    tensors = pack(network.state_dict())
+    write_checkpoint(tmp_path / "net.safetensors", tensors, {"packed": "int8"})
+    assert (tmp_path / "net.safetensors").stat().st_size < 12_000_000
+    read = read_checkpoint(tmp_path / "net.safetensors").tensors
+    expected = unpack(tensors)
+    assert read.keys() == expected.keys() == network.state_dict().keys()
+    assert all(torch.equal(read[name], expected[name]) for name in expected)
+
+
+def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tmp_path / "zoo"
+    options = ["--epochs", 1, "--out", tmp_path / "training", "--pack", packed, "--device", "cpu"]
+    answer = command("train", "--rejector", "rr,confidence", *options)
+    assert answer.code == 0, answer.err
+    assert answer.out.count("packed: clean accuracy") == 2
+    listed = {entry.trained_as: entry for entry in zoo.entries(packed)}
+    assert set(listed) == {"pgd-at", "pgd-at+rr"}
+    for entry in listed.values():
+        assert sha256(packed / entry.file) == entry.sha256
+        assert entry.recipe["epochs"] == entry.epochs == len(entry.log) == 1
+        assert entry.log[0].startswith("epoch 1, loss ")
+        assert entry.command.startswith("rrbench ")
+        assert any(tensor.dtype == torch.int8 for tensor in load_file(packed / entry.file).values())
+    monkeypatch.setenv("RRBENCH_ZOO", str(packed))
+    out = packed.parent / "runs"
+    answer = command("run", "--zoo", "--rejectors", "rr,confidence", "--attacks", "pgd1", "--out", out)
+    assert answer.code == 0, answer.err
+    for path in (out / "cells").glob("*.json"):
+        row = json.loads(path.read_text())["row"]
+        entry = listed[row["trained_as"]]
+        assert row["checkpoint_sha256"] == entry.sha256
+        assert json.loads(row["settings"])["recipe"]["epochs"] == 1, "the row tells of the weights it was measured on"
+        if row["attack"] == "clean":
+            assert row["acc_all"] == pytest.approx(entry.clean_accuracy, abs=1e-3)
+    assert command("verify", out).code == 0
+    before = (packed / "index.json").read_bytes()
+    assert command("train", "--rejector", "rr,confidence", *options).code == 0
+    assert (packed / "index.json").read_bytes() == before, "packed again it takes the place of itself"
