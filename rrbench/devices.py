@@ -95,14 +95,22 @@ def make_twin(network: nn.Module, precision: Precision, device: torch.device) ->
 class Instrumented(nn.Module):
     """A network in a given precision that counts what is asked of it, package attacks' gradients included.
 
-    `climb` is for gradients that end at the images, and `twin` answers there.
+    `climb` is for gradients that end at the images, and `twin` answers there; `judge` is for verdicts, and `exact`
+    answers there.
     """
 
     def __init__(
-        self, network: nn.Module, precision: Precision, *, twin: nn.Module | None = None, watch: bool = False
+        self,
+        network: nn.Module,
+        precision: Precision,
+        *,
+        twin: nn.Module | None = None,
+        exact: nn.Module | None = None,
+        watch: bool = False,
     ) -> None:
         super().__init__()
-        self.network, self.precision, self.twin, self.watch = network, precision, twin, watch
+        self.network, self.precision, self.watch = network, precision, watch
+        self.twin, self.exact = twin, exact
         self.gradients = 0
         self.forwards = 0
         self._vanished: list[Tensor] = []
@@ -115,6 +123,13 @@ class Instrumented(nn.Module):
     def climb(self, images: Tensor) -> Outputs:
         """Answer likewise where nobody asks for the gradient of a weight."""
         return self._ask(self.network if self.twin is None else self.twin, images)
+
+    @torch.no_grad()
+    def judge(self, images: Tensor) -> Outputs:
+        """Answer as the final verdict will: in short precision an image on the boundary may change sides."""
+        self.forwards += images.shape[0]
+        with tf32(False):
+            return Outputs(*(self.network if self.exact is None else self.exact)(images))
 
     def refresh(self) -> None:
         """Bring the twin up to date after the network's weights have changed."""

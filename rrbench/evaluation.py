@@ -224,7 +224,7 @@ def run_attack(
     # An ensemble compares verdicts, and those are fp32's.
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else subject.precision
-    counted = Instrumented(subject.attackable(precision), precision, watch=True)
+    counted = Instrumented(subject.attackable(precision), precision, exact=subject.network, watch=True)
     watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))
     begin = time.perf_counter()

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.ascent import norms, project, wide
+from rrbench.devices import Instrumented
 from rrbench.errors import CellError
 from rrbench.modes import frozen
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
@@ -100,7 +101,7 @@ class AutoAttack(Attack):
         logits = Logits(victim.network)
         answer = batch.images.clone(memory_format=torch.contiguous_format)
         batch = batch._replace(images=answer.clone())
-        clean = scores(logits, answer)
+        clean = verdicts(victim.network, answer)
         self.check(clean.shape[1], budget, tuple(answer.shape[1:]))
         left = (clean.argmax(1) == batch.labels).nonzero().squeeze(1)
         package = Package(logits, budget, draws, self.steps, self.queries)
@@ -112,7 +113,7 @@ class AutoAttack(Attack):
                 candidates = run(rest, number)
             is_near = size(candidates - rest.images, budget) <= budget.eps + ROUNDING
             candidates = project(candidates, rest.images, budget.norm, budget.eps)
-            is_fooled = is_near & (scores(logits, candidates).argmax(1) != rest.labels)
+            is_fooled = is_near & (verdicts(victim.network, candidates).argmax(1) != rest.labels)
             answer[left[is_fooled]] = candidates[is_fooled]
             left = left[~is_fooled]
         return Moved(answer, answer)
@@ -148,9 +149,9 @@ def targets(classes: int) -> int:
     return min(TARGETS, classes - 1)
 
 
-def scores(logits: Logits, images: Tensor) -> Tensor:
-    """Return the logits; a NaN is an error, never a robust image."""
-    found: Tensor = logits(images)
+def verdicts(network: Network, images: Tensor) -> Tensor:
+    """Return the logits that decide; a NaN is an error, never a robust image."""
+    found = (network.judge if isinstance(network, Instrumented) else network)(images).logits
     if not bool(found.isfinite().all()):
         raise CellError("NaN or infinite logits on attacked inputs")
     return found

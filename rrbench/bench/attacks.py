@@ -74,7 +74,7 @@ class Arena:
     def ours(self, attack: str, batch: Batch, precision: Precision, *, is_warmed: bool = True) -> Run:
         """Run one of our attacks as `rrbench run` does."""
         built = build(Attack, choose("attack", attack, self.config, ""))
-        counted = Instrumented(self.subject.attackable(precision), precision)
+        counted = Instrumented(self.subject.attackable(precision), precision, exact=self.subject.network)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
         size = min(batch_size(self.subject.device), batch.size)
         with frozen(counted), tf32(precision == "tf32"):

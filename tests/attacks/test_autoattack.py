@@ -320,3 +320,30 @@ def test_the_name_takes_the_version_first() -> None:
     assert resolve("attack", parse(str(choice)), {"autoattack": AutoAttack}, {}) == choice
     with pytest.raises(ValueError, match="at least 1"):
         AutoAttack(steps=0)
+
+
+class Trembling(nn.Module):
+    """A network in short precision: its margins are off by a little."""
+
+    def __init__(self, exact: Linear) -> None:
+        super().__init__()
+        self.exact = exact
+
+    def forward(self, images: Tensor) -> Outputs:
+        outputs = self.exact(images)
+        return outputs._replace(logits=outputs.logits * torch.linspace(0.9, 1.1, outputs.logits.shape[1]))
+
+
+def test_what_counts_as_fooled_is_judged_exactly_whatever_the_attack_sees() -> None:
+    network, batch, wrong = problem(5, 60)
+    counted = Instrumented(Trembling(network), "fp32", exact=network)
+    budget = Budget("linf", RADII["linf"])
+    attack = AutoAttack(steps=10, queries=20)
+    with frozen(counted):
+        images = attack(Victim(counted, Confidence()), batch, budget, HashedDraws(0)).images
+    moved = (images != batch.images).flatten(1).any(1)
+    answers = network(images).logits.argmax(1)
+    assert 5 < int(moved.sum()) < 55
+    assert bool((answers[moved] != batch.labels[moved]).all()), "every image it hands out as fooled is fooled"
+    assert torch.equal(network(batch.images).logits.argmax(1) != batch.labels, wrong)
+    assert not bool(moved[wrong].any()), "what the exact network gets wrong already is left alone"
