@@ -1,0 +1,49 @@
+"""Devices: which precision a GPU gets, and what is put back after it was changed for a while."""
+
+import pytest
+import torch
+
+from rrbench.devices import find_precision, free_memory, tf32, tried_kernels
+from rrbench.errors import UseError
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp32")])
+def test_a_gpu_that_has_no_bf16_is_not_given_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert find_precision("auto", CUDA) == expected
+    assert find_precision("tf32", CUDA) == "tf32"
+
+
+def test_elsewhere_a_gpu_is_taken_for_one_that_has_bf16_and_a_cpu_has_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_precision("auto", CUDA) == "bf16"
+    assert find_precision("auto", torch.device("cpu")) == "fp32"
+    with pytest.raises(UseError, match="unknown precision 'fp64'; one of auto, fp32, tf32, bf16"):
+        find_precision("fp64", CUDA)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_shortcuts_are_put_back(before: bool) -> None:
+    was = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    try:
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = before
+        with tried_kernels(True), tf32(not before):
+            assert torch.backends.cudnn.benchmark
+            assert torch.backends.cudnn.allow_tf32 == (not before)
+        with tried_kernels(False):
+            assert torch.backends.cudnn.benchmark == before, "another's wish is not taken back"
+        assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (before, before)
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = was
+
+
+def test_free_memory_counts_what_pytorch_holds_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert free_memory(CUDA) == 130
