@@ -34,10 +34,12 @@ def find_device(name: str, *, is_here: bool = True) -> torch.device:
 
 def find_precision(name: str, device: torch.device) -> Precision:
     """Return the precision of training and attacks; `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
-    if name == "auto":
+    if name == "auto" and device.type == "cuda":
         # Where another machine will do the work, its GPU is taken for one that has it.
         is_old = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
-        return "bf16" if device.type == "cuda" and not is_old else "fp32"
+        return "fp32" if is_old else "bf16"
+    if name == "auto":
+        return "fp32"
     for precision in PRECISIONS:
         if name == precision:
             return precision

@@ -14,9 +14,10 @@ def test_a_gpu_that_has_no_bf16_is_not_given_it(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: {"cuda": capability}[device.type])
     assert find_precision("auto", CUDA) == expected
     assert find_precision("tf32", CUDA) == "tf32"
+    assert find_precision("auto", torch.device("cpu")) == "fp32"
 
 
 def test_elsewhere_a_gpu_is_taken_for_one_that_has_bf16_and_a_cpu_has_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
