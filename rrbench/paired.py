@@ -18,8 +18,8 @@ from rrbench.errors import UseError
 from rrbench.files import read_json
 from rrbench.metrics import RESAMPLED, TprRule, resampled
 from rrbench.names import unknown
-from rrbench.rows import COLUMNS, ResultRow
-from rrbench.tables import PERCENTAGES, number, pivot_table
+from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow
+from rrbench.tables import number, pivot_table
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -70,6 +71,20 @@ class ResultRow:
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
+PERCENTAGES = frozenset(
+    {
+        "acc_all",
+        "acc_tpr95",
+        "coverage_tpr95",
+        "acc_tpr95_low",
+        "acc_tpr95_high",
+        "deploy_acc",
+        "deploy_coverage",
+        "deploy_robust",
+    }
+)
+FRACTIONS = frozenset({"auc", "auc_low", "auc_high", "aurc", "augrc", "fpr95", "ece", "success"})
+_ROUNDING = 1e-9
 
 
 def order(row: ResultRow) -> tuple[object, ...]:
@@ -135,7 +150,20 @@ def from_texts(record: Mapping[str, str | None]) -> ResultRow:
     """Make a row from a CSV record; one that was cut off is an error."""
     hints = typing.get_type_hints(ResultRow)
     Fraction(record["eps"] or 0)
-    return ResultRow(**{name: _value(record[name], hints[name]) for name in COLUMNS})
+    row = ResultRow(**{name: _value(record[name], hints[name]) for name in COLUMNS})
+    check_numbers(row)
+    return row
+
+
+def check_numbers(row: ResultRow) -> None:
+    """Refuse a number that no measurement gives: NaN, a share beyond its range, no inputs."""
+    for name, value in dataclasses.asdict(row).items():
+        if not isinstance(value, int | float):
+            continue
+        most = 100 if name in PERCENTAGES else 1 if name in FRACTIONS else None
+        is_share = most is None or -_ROUNDING <= value <= most + _ROUNDING
+        if math.isnan(value) or not is_share or (name == "n" and value < 1) or (name == "deploy_n" and value < 0):
+            raise ValueError(f"{name} of {row.rejector} under {row.attack} is {value}")
 
 
 def _value(text: str | None, hint: object) -> typing.Any:

@@ -8,22 +8,10 @@ from fractions import Fraction
 from rrbench.errors import UseError
 from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
 from rrbench.names import unknown
-from rrbench.rows import COLUMNS, ResultRow, order, to_csv
+from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 
 WIDTH = 100  # of a table as text
 LAYOUTS = ("text", "markdown", "latex", "csv", "html")
-PERCENTAGES = frozenset(
-    {
-        "acc_all",
-        "acc_tpr95",
-        "coverage_tpr95",
-        "acc_tpr95_low",
-        "acc_tpr95_high",
-        "deploy_acc",
-        "deploy_coverage",
-        "deploy_robust",
-    }
-)
 
 
 def results_table(rows: Sequence[ResultRow], layout: str = "text") -> str:
@@ -94,6 +82,7 @@ def pivot_table(
 ) -> str:
     """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`.
 
+    Seeds stand side by side; other presets and other numbers of inputs are lines of their own.
     `field` prints a row where the metric alone will not do.
     """
     for name in (by, metric):

@@ -9,9 +9,8 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.files import read_json
-from rrbench.rows import ResultRow, order, read_rows
+from rrbench.rows import ResultRow, check_numbers, order, read_rows
 from rrbench.store import Store
-from rrbench.tables import PERCENTAGES
 
 
 class Setting(NamedTuple):
@@ -73,11 +72,11 @@ def read_results(source: Path) -> Results:
         results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))
     if not results.rows:
         raise UseError(f"{source} holds no rows: nothing to report")
-    for row in results.rows:
-        for name in sorted(PERCENTAGES):
-            value = getattr(row, name)
-            if value is not None and not 0 <= value <= 100:
-                raise UseError(f"{source}: {name} of {row.rejector} under {row.attack} is {value}, no percentage")
+    try:
+        for row in results.rows:
+            check_numbers(row)
+    except ValueError as error:
+        raise UseError(f"{source}: {error}") from None
     return results
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rrbench.errors import UseError
-from rrbench.rows import COLUMNS, ResultRow, order, read_rows, to_csv, write_rows
+from rrbench.rows import COLUMNS, FRACTIONS, PERCENTAGES, ResultRow, order, read_rows, to_csv, write_rows
 
 # DESIGN.md, "Store and rows".
 DESIGN = """\
@@ -35,7 +35,7 @@ NUMBERS = st.none() | st.floats(allow_nan=False)
 BY_TYPE: dict[str, st.SearchStrategy[object]] = {
     "str": TEXTS,
     "int": st.integers(),
-    "int | None": st.none() | st.integers(),
+    "int | None": st.none() | st.integers(min_value=1),
     "float | None": NUMBERS,
 }
 
@@ -44,6 +44,7 @@ BY_TYPE: dict[str, st.SearchStrategy[object]] = {
 def any_row(draw: st.DrawFn) -> ResultRow:
     values = {field.name: draw(BY_TYPE[str(getattr(field.type, "__name__", field.type))]) for field in FIELDS}
     values["eps"] = draw(st.just("") | st.fractions().map(str))
+    values |= {name: draw(st.none() | st.floats(0, 1)) for name in PERCENTAGES | FRACTIONS}
     return ResultRow(**values)  # type: ignore[arg-type]
 
 
@@ -65,8 +66,8 @@ def test_what_is_written_is_read_back_exactly(tmp_path_factory: pytest.TempPathF
 
 def test_every_digit_of_a_number_survives(tmp_path: Path) -> None:
     numbers = [0.1, 1 / 3, 1e-300, 5e-324, 1.7976931348623157e308, -0.0, 100.0]
-    rows = [row(seed=index, auc=number) for index, number in enumerate(numbers)]
-    assert [str(found.auc) for found in read_rows(saved(tmp_path / "a.csv", *rows))] == list(map(str, numbers))
+    rows = [row(seed=index, seconds=number) for index, number in enumerate(numbers)]
+    assert [str(found.seconds) for found in read_rows(saved(tmp_path / "a.csv", *rows))] == list(map(str, numbers))
 
 
 def test_an_undefined_value_is_an_empty_field(tmp_path: Path) -> None:
@@ -128,6 +129,10 @@ def test_columns_that_are_not_ours_are_ignored_in_any_order(tmp_path: Path) -> N
         (to_csv([row()]).replace("3/20", "abc"), "cannot read"),
         (to_csv([row()]).replace("3/20", "3/0"), "cannot read"),
         (to_csv([row(auc=0.25)]).replace("0.25", "high"), "cannot read"),
+        (to_csv([row(auc=float("nan"))]), "auc of .* is nan"),
+        (to_csv([row(auc=1.5)]), "auc of .* is 1.5"),
+        (to_csv([row(acc_all=float("inf"))]), "acc_all of .* is inf"),
+        (to_csv([row(n=0)]), "n of .* is 0"),
     ],
 )
 def test_a_file_that_holds_no_rows_is_one_line(tmp_path: Path, content: str, message: str) -> None:
