@@ -4,19 +4,17 @@ One training: the row's own interval, 95 % over examples (Wilson's for plain acc
 Several: their mean, with Student's 95 % interval over trainings.
 """
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rrbench.intervals import mean_interval, share_interval
 from rrbench.paper.cells import PaperCell
 from rrbench.paper.matching import Rows
 from rrbench.paper.wanted import column, is_published, never, presets_for, wanted
 from rrbench.rows import ResultRow, order
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5 % quantiles, 1 to 9 degrees
-NORMAL = 1.96
 WITH_INTERVAL = ("acc_tpr95", "auc")
 
 
@@ -56,7 +54,10 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     is_usual = is_published(cell) and preset == "paper"
     notes = [] if is_usual else [f"preset {preset}"]
     notes += [f"{len(each)} trainings"] if len(each) > 1 else []
-    value, low, high = each[0] if len(each) == 1 else _over_trainings([value for value, _, _ in each])
+    value, low, high = each[0]
+    if len(each) > 1:
+        values = [value for value, _, _ in each]
+        value, (low, high) = statistics.fmean(values), mean_interval(values)
     return Measured(value, low, high, len(each), preset, "; ".join(notes))
 
 
@@ -88,16 +89,9 @@ def _value(row: ResultRow, name: str) -> tuple[float, float | None, float | None
     if name in WITH_INTERVAL:
         return value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
     if name == "acc_all" and row.n:
-        return value, *wilson(value, row.n)
+        low, high = share_interval(value / 100 * row.n, row.n)
+        return value, 100 * low, 100 * high
     return value, None, None
-
-
-def wilson(percent: float, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share, in percent."""
-    share, spread = percent / 100, NORMAL**2 / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = NORMAL / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
-    return 100 * (middle - half), 100 * (middle + half)
 
 
 def _mean(
@@ -109,10 +103,3 @@ def _mean(
     is_whole = len(lows) == len(highs) == len(values)
     value = statistics.fmean(value for value, _, _ in values)
     return value, statistics.fmean(lows) if is_whole else None, statistics.fmean(highs) if is_whole else None
-
-
-def _over_trainings(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    mean, degrees = statistics.fmean(values), len(values) - 1
-    quantile = STUDENT[degrees - 1] if degrees <= len(STUDENT) else NORMAL
-    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half

@@ -13,6 +13,7 @@ from typing import Any
 
 from rrbench.catalogue import cards
 from rrbench.config import Config, load_preset
+from rrbench.errors import UseError
 from rrbench.names import parse, show
 from rrbench.paper.wanted import Wanted
 from rrbench.rows import ResultRow
@@ -46,17 +47,21 @@ def _key(row: ResultRow | Wanted) -> tuple[object, ...]:
 
 
 def has_settings(row: ResultRow, wanted: Wanted) -> bool:
-    """Compare names and settings; a setting that did not exist when the row was made is no difference."""
+    """Compare names and settings; a setting that did not exist when the row was made is no difference.
+
+    A row that states no settings of one kind at all, or whose names cannot be read, is not the one wanted.
+    """
+    labels = {"framework": row.framework, "rejector": row.rejector, "attack": row.attack}
     try:
         stated = _settings(row.settings)
-    except (ValueError, AttributeError):
+        names = {kind: plugin_name(kind, label) for kind, label in labels.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, UseError):
         return False
-    labels = {"framework": row.framework, "rejector": row.rejector, "attack": row.attack}
     for kind, label in labels.items():
         name, expected = expected_settings(kind, wanted)
-        if plugin_name(kind, label) != name:
+        if names[kind] != name:
             return False
-        for there in (stated.get(kind, {}), explicit_settings(kind, label)):
+        for there in (stated[kind], explicit_settings(kind, label)):
             if any(key in there and not same(there[key], value) for key, value in expected.items()):
                 return False
     recipe = stated["recipe"]
@@ -74,8 +79,9 @@ def _recipe(wanted: Wanted) -> Settings:
 def _settings(text: str) -> dict[str, dict[str, str]]:
     """Read a row's settings as they would be typed."""
     value = json.loads(text)
-    kinds = ("framework", "rejector", "attack", "recipe")
-    return {kind: {key: _typed(item) for key, item in value.get(kind, {}).items()} for kind in kinds}
+    parts = {kind: value[kind] for kind in ("framework", "rejector", "attack")}
+    parts["recipe"] = value.get("recipe", {})  # a checkpoint from elsewhere has none
+    return {kind: {key: _typed(item) for key, item in part.items()} for kind, part in parts.items()}
 
 
 def _typed(value: Any) -> str:

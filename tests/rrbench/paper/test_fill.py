@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from rrbench.config import load_preset
+from rrbench.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
-from rrbench.paper.fill import Measured, fill, wilson
+from rrbench.paper.fill import Measured, fill
 from rrbench.paper.matching import Rows, plugin_name, same
 from rrbench.paper.planning import missing, plan_missing
 from rrbench.paper.tabulate import Selection, tables_from
@@ -115,14 +116,8 @@ def test_plain_accuracy_comes_from_the_rows_of_any_rejector_of_the_checkpoint(ro
     found = measure(rows, cell("text", rejector="none", attack="pgd-10", eps="16"))
     row = row_of(rows, attack="pgd10", eps="16/255")
     assert found.value == row.acc_all
-    assert (found.low, found.high) == wilson(row.acc_all or 0, 10_000)
-
-
-def test_wilsons_interval() -> None:
-    # Newcombe 1998: 81 of 263 gives 0.2553 to 0.3662
-    low, high = wilson(100 * 81 / 263, 263)
-    assert (low, high) == (pytest.approx(25.53, abs=0.01), pytest.approx(36.62, abs=0.01))
-    assert wilson(0, 10)[0] == pytest.approx(0)
+    low, high = share_interval((row.acc_all or 0) * 100, 10_000)
+    assert (found.low, found.high) == (pytest.approx(100 * low), pytest.approx(100 * high))
 
 
 CHANGES: dict[str, dict[str, object]] = {
@@ -137,6 +132,8 @@ CHANGES: dict[str, dict[str, object]] = {
     "of another network": {"network": "wrn34-10"},
     "of another data set": {"dataset": "cifar100"},
     "without readable settings": {"settings": "no JSON"},
+    "without settings": {"settings": "{}"},
+    "of a rejector that nobody can read": {"rejector": "rr(("},
     "that failed": {"status": "failed", "n": None},
 }
 
