@@ -90,8 +90,13 @@ def pivot_table(
             raise unknown("column", name, COLUMNS)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     columns: dict[str, None] = {}
-    keys = [key for key in ("dataset", "network", "trained_as", "rejector", "attack") if key != by]
-    varying = [key for key in keys if key == "rejector" or len({_shown(row, key) for row in rows}) > 1]
+    keys = [key for key in ("dataset", "network", "preset", "n", "trained_as", "rejector", "attack") if key != by]
+    known = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
+    varying = [
+        key
+        for key in keys
+        if key == "rejector" or len({_shown(row, key) for row in (known if key == "n" else rows)}) > 1
+    ]
     for row in sorted(rows, key=order):
         value = _shown(row, by)
         columns[value] = None

@@ -12,7 +12,9 @@ from rrbench.errors import UseError
 def table(
     results: Annotated[Path | None, typer.Argument(help="A results CSV, or a work folder. [default: runs]")] = None,
     by: Annotated[str, typer.Option(help="A row for each rejector and a column for each value of this.")] = "",
-    metric: Annotated[str, typer.Option(help="The column shown with --by.")] = "acc_tpr95",
+    metric: Annotated[
+        str, typer.Option(help="The one column shown, by attack where --by says nothing else. [default: acc_tpr95]")
+    ] = "",
     against: Annotated[
         str, typer.Option(help="Paired differences from this rejector, such as confidence or confidence@trades.")
     ] = "",
@@ -34,7 +36,7 @@ def table(
         bool, typer.Option("--plan", help="With --paper: what is missing, and what would fill it at what cost.")
     ] = False,
 ) -> None:
-    """Print results; with --by a pivot of one metric; with --paper a table of the paper, published beside measured.
+    """Print results; with --by or --metric a pivot; with --paper a table of the paper, published beside measured.
 
     Example: rrbench table runs --by attack --metric deploy_robust --against confidence
     """
@@ -43,9 +45,9 @@ def table(
 
     more = {"--results": folders, "--dataset": dataset, "--network": network, "--preset": preset}
     if paper:
-        if results is not None or by or against:
+        if results is not None or by or metric or against:
             raise UseError(
-                "--paper takes its rows from --results DIR; a results file, --by and --against go without it"
+                "--paper takes its rows from --results DIR; a results file, --by, --metric and --against go without it"
             )
         _paper(paper, layout, folders, dataset, network, preset, check=check, plan=plan)
         return
@@ -54,14 +56,15 @@ def table(
         raise UseError(f"{', '.join(given)} needs --paper")
     path = results or Path("runs")
     rows = read_rows(path)
+    is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"
     if against:
         from rrbench.paired import against_table
 
-        shown, notes = against_table(path, rows, by or "attack", metric, against, layout)
+        shown, notes = against_table(path, rows, by, metric, against, layout)
         print(shown)
         print("\n".join(notes), file=_beside(layout))
     else:
-        print(pivot_table(rows, by, metric, layout) if by else results_table(rows, layout))
+        print(pivot_table(rows, by, metric, layout) if is_pivot else results_table(rows, layout))
 
 
 def _paper(

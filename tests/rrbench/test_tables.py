@@ -1,6 +1,8 @@
 import csv
 import dataclasses
 import io
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,6 +160,13 @@ def test_a_pivot_by_something_else_never_mixes_attacks_in_one_field() -> None:
     )
 
 
+def test_a_pivot_does_not_mix_presets_or_numbers_of_inputs() -> None:
+    rows = [CLEAN, row(preset="paper", acc_all=97.0), row(n=16, acc_all=96.0)]
+    assert pivot_table(rows, "attack", "acc_all", "csv") == (
+        "preset,n,rejector,clean\npaper,360,confidence,97.00\nquick,16,confidence,96.00\nquick,360,confidence,98.33"
+    )
+
+
 def test_a_pivot_shows_several_seeds_side_by_side() -> None:
     rows = [CLEAN, row(seed=1, acc_all=97.0)]
     assert pivot_table(rows, "attack", "acc_all", "csv") == "rejector,clean\nconfidence,98.33 97.00"
@@ -181,3 +190,13 @@ def test_percentages_have_two_digits_and_fractions_three() -> None:
 )
 def test_a_budget_is_shown_as_it_is_typed(norm: str, eps: str, text: str) -> None:
     assert budget_text(row(norm=norm, eps=eps)) == text
+
+
+def test_a_metric_alone_is_a_pivot_by_attack_and_a_wrong_one_is_refused(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(to_csv(ROWS))
+    assert (
+        command("table", tmp_path, "--metric", "auc").out
+        == command("table", tmp_path, "--by", "attack", "--metric", "auc").out
+    )
+    assert command("table", tmp_path, "--metric", "nope").code == 2
+    assert command("table", "--paper", "table1", "--metric", "auc").code == 2
