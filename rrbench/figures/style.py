@@ -49,6 +49,7 @@ SETTINGS: dict[Any, Any] = {
     "lines.markersize": 4.0,
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a name may hold any character
     "svg.fonttype": "none",  # letters stay letters
     "svg.hashsalt": "rrbench",  # the same figure is the same file
     "pdf.fonttype": 42,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.picture import data_address
@@ -61,7 +62,11 @@ def show_gallery(results: Results, standings: Iterable[Standing]) -> Safe:
     for standing in standings:
         # Of an ensemble too the images are stored; the first seed stands for all.
         attacked, clean = standing.strongest.first, standing.clean
-        pairs = _pairs(results, standing)
+        why = "no clean cell was measured beside it" if clean is None else "its images are not those of the clean cell"
+        try:
+            pairs = _pairs(results, standing)
+        except UseError as error:  # a score file is gone or damaged; the rows still stand
+            pairs, why = [], str(error)
         threshold = (
             "" if attacked.deploy_threshold is None else f"; answered from certainty {attacked.deploy_threshold:.3g} on"
         )
@@ -73,15 +78,7 @@ def show_gallery(results: Results, standings: Iterable[Standing]) -> Safe:
             ]
         )
         cards = [_card(before, after, attacked.attack) for before, after in pairs]
-        if cards:
-            body = element("ul", *cards, class_="gallery")
-        else:
-            why = (
-                "no clean cell was measured beside it"
-                if clean is None
-                else "its images are not those of the clean cell"
-            )
-            body = element("p", f"Not shown: {why}.")
+        body = element("ul", *cards, class_="gallery") if cards else element("p", f"Not shown: {why}.")
         summary = element("summary", title)
         parts.append(Safe(f"<details{'' if parts else ' open'}>{summary}{body}</details>"))
     return joined(parts)

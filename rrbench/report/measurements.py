@@ -28,7 +28,7 @@ WITH_INTERVAL = ("acc_tpr95", "auc", "deploy_robust")
 def weakest_table(standings: Sequence[Standing]) -> Safe:
     """Show every rejector at every budget under the attack that harms it most."""
     metric = standings[0].metric
-    floor = 10 * math.floor(min(standing.interval[0] for standing in standings) / 10)
+    floor = min(90, 10 * math.floor(min(standing.interval[0] for standing in standings) / 10))
     header = [
         "rejector",
         "trained as",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
 
+from rrbench.intervals import Interval, share_interval
 from rrbench.rows import ResultRow
 from rrbench.tables import budget_text
 
-Interval = tuple[float, float]
 METRICS = ("deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
 ORACLE = "oracle: knows the labels"
 
@@ -108,7 +108,7 @@ def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
     standings = []
     for group in groups.values():
         ranked = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
-        single = next((found for found in ranked if "members" not in json.loads(found.first.settings)), ranked[0])
+        single = next((found for found in ranked if not _is_ensemble(found.first)), ranked[0])
         standings.append(Standing(metric, ranked[0], single, clean.get(_victim(ranked[0].first)), len(ranked)))
     return sorted(standings, key=lambda standing: (*budget_order(standing), -standing.value, standing.rejector))
 
@@ -133,14 +133,13 @@ def main_budget(standings: Sequence[Standing]) -> str:
     return min(groups, key=rank)
 
 
-def share_interval(count: float, total: int) -> Interval:
-    """Return the 95 % interval of a share of independent inputs (Wilson 1927): it stays within [0, 1] near the ends."""
-    if not 0 <= count <= total or total < 1:
-        raise ValueError(f"{count} of {total} is no share")
-    share, z = count / total, 1.959963984540054
-    centre, half = share + z**2 / (2 * total), z * (share * (1 - share) / total + (z / (2 * total)) ** 2) ** 0.5
-    scale = 1 + z**2 / total
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+def _is_ensemble(row: ResultRow) -> bool:
+    """Tell whether an attack is the worst of others; settings that cannot be read name none."""
+    try:
+        settings = json.loads(row.settings)
+    except ValueError:
+        return False
+    return isinstance(settings, dict) and "members" in settings
 
 
 def _victim(row: ResultRow) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from rrbench.report.gallery import answers
 from rrbench.report.origin import show_manifest
 from rrbench.report.picture import png
 from rrbench.report.results import read_results
-from rrbench.report.standings import find_standings, main_budget, share_interval
+from rrbench.report.standings import find_standings, main_budget
 from rrbench.report.words import details, is_blind, verdict
 from rrbench.rows import ResultRow, read_rows, to_csv
 from rrbench.store import read_cell
@@ -46,12 +46,6 @@ def row(rejector: str, attack: str, robust: float, **more: Any) -> ResultRow:
 
 def text_of(page: str) -> str:
     return re.sub(r"<[^>]*>", "", page)
-
-
-@pytest.mark.parametrize(("count", "total"), [(0, 10), (10, 10), (3, 7), (380, 400), (1, 10000)])
-def test_the_interval_of_a_share_is_wilson_s(count: int, total: int) -> None:
-    expected = binomtest(count, total).proportion_ci(0.95, method="wilson")
-    assert share_interval(count, total) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_the_strongest_attack_is_the_one_that_leaves_the_least() -> None:
@@ -292,7 +286,7 @@ def test_a_folder_whose_cells_all_failed_is_still_a_folder(reported: Path, tmp_p
     [
         (to_csv([]), "holds no rows"),
         ("a,b\n1,2\n", "is no results file of rrbench"),
-        (to_csv([row("a", "pgd10", 950.0)]), "is 950.0, no percentage"),
+        (to_csv([row("a", "pgd10", 950.0)]), "acc_all of a under pgd10 is 950.0"),
     ],
 )
 def test_results_that_cannot_be_reported_are_one_line(tmp_path: Path, content: str, message: str) -> None:
@@ -300,6 +294,30 @@ def test_results_that_cannot_be_reported_are_one_line(tmp_path: Path, content: s
     with pytest.raises(UseError, match=message):
         write_report(tmp_path, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+ODD = {
+    "settings that cannot be read": {"settings": "["},
+    "settings that are none": {"settings": "null"},
+    "an interval from 100 to 100": {
+        "deploy_robust": None, "acc_tpr95": 100.0, "acc_tpr95_low": 100.0, "acc_tpr95_high": 100.0,
+    },
+    "a formula that is none": {"trained_as": "$x_{$", "note": "<script>alert(1)</script>"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
+def test_an_odd_row_does_not_lose_the_report(tmp_path: Path, changes: dict[str, Any]) -> None:
+    rows = [row("rr", attack, 90.0) for attack in ("clean", "pgd10", "adaptive(ce+rcon)")]
+    (tmp_path / "rows.csv").write_text(to_csv([dataclasses.replace(each, **changes) for each in rows]))
+    write_report(tmp_path, tmp_path / "report.html")
+    assert "<script>alert" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_its_score_files_is_reported_without_images(reported: Path, tmp_path: Path) -> None:
+    shutil.copytree(reported / "cells", tmp_path / "cells")
+    write_report(tmp_path, tmp_path / "report.html")
+    assert "Not shown: cannot read" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_manifest_that_is_none_is_one_line(reported: Path, tmp_path: Path) -> None:
