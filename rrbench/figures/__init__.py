@@ -16,6 +16,7 @@ from rrbench.figures.scored import read_scored
 from rrbench.figures.separation import figure1, figure3, figure6
 from rrbench.figures.temperature import figure5
 from rrbench.names import unknown
+from rrbench.paper.cells import index
 
 # The printed figures; the two that the paper lacks are drawn of a whole folder and not of named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
@@ -29,26 +30,17 @@ PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
 }
 OURS = ("risk-coverage", "accuracy-budget")
 DIAGRAM = "figure2"
-# The paper's LaTeX labels are no guide to its numbers: fig2 is printed as Figure 8.
-LABELS = {
-    "thm1fig": "figure1",
-    "fig3": "figure2",
-    "figC": "figure3",
-    "fig24": "figure4",
-    "fig4": "figure5",
-    "figcd": "figure6",
-    "appendixfig3": "figure7",
-    "fig2": "figure8",
-}
 
 
 def named(text: str) -> str:
     """Return the figure that `figure4`, `label:fig24` or `risk-coverage` names."""
     kind, colon, label = text.partition(":")
     if colon and kind == "label":
-        if label not in LABELS:
-            raise unknown("figure label", label, LABELS)
-        text = LABELS[label]
+        # The paper's LaTeX labels are no guide to its numbers: fig2 is printed as Figure 8.
+        labels = {entry.label: entry.printed for entry in index() if entry.kind == "figure"}
+        if label not in labels:
+            raise unknown("figure label", label, labels)
+        text = labels[label]
     if text == DIAGRAM:
         raise UseError("figure2 is a diagram of the RR loss, drawn from no data; label:fig2 is the printed figure8")
     if text not in (*PAPER, *OURS):
