@@ -54,6 +54,8 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     is_usual = is_published(cell) and preset == "paper"
     notes = [] if is_usual else [f"preset {preset}"]
     notes += [f"{len(each)} trainings"] if len(each) > 1 else []
+    spread = max(_spread(part, column(cell)) for part in parts)
+    notes += [f"rows of one training differ by up to {spread:.3g}, the first counts"] if spread else []
     value, low, high = each[0]
     if len(each) > 1:
         values = [value for value, _, _ in each]
@@ -68,6 +70,15 @@ def _trainings(rows: Sequence[ResultRow], name: str) -> dict[tuple[int, str], Re
         if row.status == "ok" and getattr(row, name) is not None:
             found.setdefault((row.seed, row.checkpoint_sha256), row)
     return dict(sorted(found.items()))
+
+
+def _spread(rows: Sequence[ResultRow], name: str) -> float:
+    """Return how far equally exact rows of one training disagree."""
+    values: dict[tuple[int, str, int], list[float]] = {}
+    for row in rows:
+        if row.status == "ok" and getattr(row, name) is not None:
+            values.setdefault((row.seed, row.checkpoint_sha256, _exactness(row)), []).append(getattr(row, name))
+    return max((max(each) - min(each) for each in values.values()), default=0.0)
 
 
 def _exactness(row: ResultRow) -> int:

@@ -187,6 +187,13 @@ def test_one_training_measured_twice_counts_once_and_the_more_exact_row_counts(r
         assert (measure(rows).value, measure(rows).trainings) == (row.acc_tpr95, 1)
 
 
+def test_rows_of_one_training_that_contradict_each_other_are_told_of(rows_for: Make) -> None:
+    row = row_of(rows_for("table2"))
+    assert measure([row, dataclasses.replace(row, seconds=1.0)]).note == ""
+    other = dataclasses.replace(row, acc_tpr95=(row.acc_tpr95 or 0) + 2)
+    assert measure([row, other]).note == "rows of one training differ by up to 2, the first counts"
+
+
 def test_official_rows_fill_what_paper_rows_do_not_and_the_note_says_so(rows_for: Make) -> None:
     official = row_of(rows_for("table2", preset="official"))
     paper = dataclasses.replace(row_of(rows_for("table2")), acc_tpr95=33.0)
