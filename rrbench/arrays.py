@@ -34,5 +34,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("a member is no array")
         return arrays
+    except FileNotFoundError:
+        raise UseError(f"there is no {path}") from None
     except Exception as error:  # a damaged archive can fail in any way
         raise UseError(f"cannot read {path} (truncated or damaged): {first_line(error)}") from None
