@@ -317,7 +317,7 @@ def test_an_odd_row_does_not_lose_the_report(tmp_path: Path, changes: dict[str, 
 def test_a_folder_without_its_score_files_is_reported_without_images(reported: Path, tmp_path: Path) -> None:
     shutil.copytree(reported / "cells", tmp_path / "cells")
     write_report(tmp_path, tmp_path / "report.html")
-    assert "Not shown: cannot read" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Not shown: there is no" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_manifest_that_is_none_is_one_line(reported: Path, tmp_path: Path) -> None:
