@@ -1,6 +1,8 @@
 """Seconds an epoch: the plain step, ours alone, and several trainings side by side."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +12,7 @@ from rrbench.cells import Training
 from rrbench.devices import Instrumented, describe, place
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
+from rrbench.progress import Advance, Lines, Report
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner
@@ -18,6 +21,7 @@ from rrbench.train import build_network, make_optimizer, train
 
 PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
 EPOCHS = 2  # of ours: the first also captures
+PATIENCE = 600.0  # seconds to wait for the others
 
 
 def training(runner: Runner, example: Training) -> Iterator[Measurement]:
@@ -60,11 +64,40 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
                 files,
                 device=runner.device,
                 precision=runner.precision,
-                report=runner.report,
+                report=Lockstep(runner.report, barrier),
             )
 
+        barrier = threading.Barrier(jobs)
         seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
-    return sum(each[-1] for each in seconds) / jobs, memory
+    # Who came last to the last epoch waited for nobody, and all were at work while it was.
+    return min(each[-1] for each in seconds), memory
+
+
+class Lockstep(Lines):
+    """Lets trainings begin every epoch together, so that none is timed while others are done or not yet there."""
+
+    def __init__(self, outer: Report, barrier: threading.Barrier) -> None:
+        self.outer, self.barrier = outer, barrier
+
+    def line(self, text: str) -> None:
+        """Pass a line on."""
+        self.outer.line(text)
+
+    @contextmanager
+    def task(self, name: str, total: float) -> Iterator[Advance]:
+        """Show one training, whose epochs count 1 each."""
+        with self.outer.task(name, total) as tell:
+            sofar, begun = 0.0, 0
+
+            def advance(done: float) -> None:
+                nonlocal sofar, begun
+                tell(done)
+                sofar += done
+                if sofar > begun + 1e-6:
+                    begun += 1
+                    self.barrier.wait(PATIENCE)
+
+            yield advance
 
 
 def _plain_seconds(runner: Runner, example: Training) -> tuple[float, float | None]:

@@ -21,7 +21,10 @@ LANES = 8  # channels that the matrix units read at once: three would be convert
 
 
 class FrozenConvolution:
-    """A convolution with weights in a precision of its own; `refresh` takes over the source's."""
+    """A convolution with weights in a precision of its own; `refresh` takes over the source's.
+
+    With stride 1 its padding keeps the size, so that the way back is a convolution of the same shape.
+    """
 
     def __init__(self, source: nn.Conv2d, dtype: torch.dtype) -> None:
         self.source, self.stride, self.padding = source, source.stride, source.padding

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from rrbench.api import prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
+from rrbench.progress import Silent
 
 COLUMNS = (
     "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
@@ -94,6 +97,30 @@ def test_an_epoch_is_timed_alone_and_plainly(arena: attacks.Arena, tmp_path: Pat
     for each in (ours, plain):
         assert each.seconds is not None
         assert each.gradients_per_second == pytest.approx(1077 * 8 / each.seconds)
+
+
+def test_trainings_that_are_timed_together_begin_every_epoch_together() -> None:
+    barrier, seen, lock = threading.Barrier(2), list[tuple[str, int]](), threading.Lock()
+
+    def train(name: str, pause: float) -> None:
+        with training.Lockstep(Silent(), barrier).task(name, 3) as advance:
+            for step in range(9):  # three epochs of three steps
+                time.sleep(pause)
+                with lock:
+                    seen.append((name, step))
+                advance(1 / 3)
+
+    threads = [threading.Thread(target=train, args=given) for given in (("fast", 0.0), ("slow", 0.02))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(seen) == 18
+    for first in (3, 6):
+        # The second step of an epoch is taken by nobody before both have taken its first.
+        after = [seen.index((name, first + 1)) for name in ("fast", "slow")]
+        begun = [seen.index((name, first)) for name in ("fast", "slow")]
+        assert min(after) > max(begun)
 
 
 def test_the_plot_draws_what_has_a_rate(tmp_path: Path) -> None:
