@@ -57,6 +57,17 @@ class Lines:
         yield advance
 
 
+class PassedOn(Lines):
+    """Plain lines that somebody else prints."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+
+    def line(self, text: str) -> None:
+        """Hand a line on."""
+        self.say(text)
+
+
 class Bars:
     """A rich progress bar per task."""
 

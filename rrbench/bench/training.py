@@ -12,7 +12,7 @@ from rrbench.cells import Training
 from rrbench.devices import Instrumented, describe, place
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
-from rrbench.progress import Advance, Lines, Report
+from rrbench.progress import Advance, PassedOn, Report
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner
@@ -73,15 +73,12 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
     return min(each[-1] for each in seconds), memory
 
 
-class Lockstep(Lines):
+class Lockstep(PassedOn):
     """Lets trainings begin every epoch together, so that none is timed while others are done or not yet there."""
 
     def __init__(self, outer: Report, barrier: threading.Barrier) -> None:
+        super().__init__(outer.line)
         self.outer, self.barrier = outer, barrier
-
-    def line(self, text: str) -> None:
-        """Pass a line on."""
-        self.outer.line(text)
 
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:

@@ -10,7 +10,7 @@ import torch
 
 from rrbench.cells import Training
 from rrbench.devices import free_memory
-from rrbench.progress import Advance, Lines, Report
+from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
 
 MOST = 4  # more were not faster in all on an H200
@@ -52,15 +52,12 @@ def beside(
         runner.report = outer
 
 
-class Stoppable(Lines):
+class Stoppable(PassedOn):
     """Plain lines, since several bars would write over each other; work that reports here can be stopped."""
 
     def __init__(self, outer: Report, stop: threading.Event) -> None:
-        self.outer, self.stop = outer, stop
-
-    def line(self, text: str) -> None:
-        """Pass a line on."""
-        self.outer.line(text)
+        super().__init__(outer.line)
+        self.stop = stop
 
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:

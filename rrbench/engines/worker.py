@@ -11,7 +11,7 @@ import torch
 
 from rrbench import provenance
 from rrbench.errors import UseError
-from rrbench.progress import Lines
+from rrbench.progress import PassedOn
 from rrbench.registry import BASES, table
 from rrbench.runner import Runner
 from rrbench.units import Unit
@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, orders: Orders, send: Send) -> None:
         self.orders, self.runner = orders, orders.runner
-        self.runner.report = Sent(send)
+        self.runner.report = PassedOn(send)
         os.environ["RRBENCH_ZOO"] = orders.zoo
         if self.runner.device.type == "cpu":
             torch.set_num_threads(1)  # its share: there is a worker for every core
@@ -59,17 +59,6 @@ class Worker:
         if self.runner.keys(unit.cells) != keys:
             raise UseError(f"node {platform.node()} has another version of rrbench, of a plugin or of the zoo")
         return self.runner.work(unit)
-
-
-class Sent(Lines):
-    """Plain lines that are printed elsewhere."""
-
-    def __init__(self, send: Send) -> None:
-        self.send = send
-
-    def line(self, text: str) -> None:
-        """Send a line to where the run was started."""
-        self.send(text)
 
 
 class Mailbox:

@@ -192,9 +192,13 @@ def _markdown(grid: Grid, sources: str, with_verdicts: bool) -> str:
 
     header, body = _table(grid, with_verdicts)
     table = render(header, [[one(field) for field in line] for line in body], "markdown", grid.title)
-    notes = [note.replace("*", "\\*") for note in [*_notes(grid, with_verdicts), sources]]
-    notes[0] = notes[0].replace("\\* is", "Bold is")
+    notes = [note.replace("*", "\\*") for note in [*_bold_notes(grid, with_verdicts), sources]]
     return "\n\n".join([table, *notes])
+
+
+def _bold_notes(grid: Grid, with_verdicts: bool) -> list[str]:
+    first, *rest = _notes(grid, with_verdicts)
+    return [first.replace("* is", "Bold is"), *rest]
 
 
 def _latex(grid: Grid, sources: str, with_verdicts: bool) -> str:
@@ -212,8 +216,7 @@ def _latex(grid: Grid, sources: str, with_verdicts: bool) -> str:
     _, body = _table(grid, with_verdicts)
     heads = [*map(escape_latex, grid.titles)]
     heads += [stacked_latex([escape_latex(word) for word in words if word] or ["value"]) for words in grid.columns]
-    notes = _notes(grid, with_verdicts)
-    notes[0] = notes[0].replace("* is", "Bold is")
+    notes = _bold_notes(grid, with_verdicts)
     return latex_table(
         heads,
         [[one(field) for field in line] for line in body],
@@ -235,8 +238,7 @@ def _html(grid: Grid, sources: str, with_verdicts: bool) -> str:
         return f"{ours}{mark}" + (f"<br><small>{more}</small>" if more else "")
 
     header, body = _table(grid, with_verdicts)
-    notes = _notes(grid, with_verdicts)
-    notes[0] = notes[0].replace("* is", "Bold is")
+    notes = _bold_notes(grid, with_verdicts)
     return html_table(
         [*map(escape_html, header)],
         [[one(field) for field in line] for line in body],

@@ -11,6 +11,7 @@ from pathlib import Path
 from rrbench.api import prepare
 from rrbench.progress import reporter
 from rrbench.zoo import EMBEDDED, Entry, write_index
+from rrbench.zoo.pack import describe
 
 COMMAND = "python -m rrbench.zoo"
 
@@ -32,21 +33,7 @@ def main() -> None:
         made: list[tuple[Path, Entry]] = []
         for training in job.plan.checkpoints():
             checkpoint = job.runner.checkpoint(training)
-            facts = checkpoint.facts
-            entry = Entry(
-                file=f"{training.dataset}-{training.network}-{training.trained_as}-seed{training.seed}.safetensors",
-                sha256=checkpoint.sha256,
-                key=training.key,
-                dataset=str(training.dataset),
-                network=str(training.network),
-                trained_as=training.trained_as,
-                seed=training.seed,
-                epochs=training.recipe.epochs,
-                clean_accuracy=facts["clean_accuracy"],
-                robust_accuracy=facts["log"][facts["epoch"] - 1]["robust_accuracy"],
-                command=COMMAND,
-            )
-            made.append((checkpoint.path, entry))
+            made.append((checkpoint.path, describe(training, checkpoint, COMMAND)))
         for old in EMBEDDED.glob("*.safetensors"):
             old.unlink()
         for path, entry in made:

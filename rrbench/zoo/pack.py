@@ -1,9 +1,10 @@
 """Puts a trained checkpoint into a zoo, packed; its accuracies are measured on the packed weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rrbench.cells import Training
-from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import Instrumented, make_twin, place
 from rrbench.packing import pack, unpack
 from rrbench.protocols import DataSource, Rejector
@@ -25,11 +26,30 @@ def add(folder: Path, supply: Supply, training: Training, command: str) -> Entry
     judged = supply.data(training.dataset, training.recipe.choose_on)
     measured = accuracies(training, model, rejector, judged)
     facts = {**checkpoint.facts, "packed": "int8", **clean_facts(network, supply.data(training.dataset, "test"))}
-    file = f"{training.dataset}-{training.network}-{training.trained_as}-seed{training.seed}.safetensors"
-    write_checkpoint(folder / file, tensors, facts)
-    entry = Entry(
-        file=file,
-        sha256=read_checkpoint(folder / file).sha256,
+    path = folder / file_name(training)
+    write_checkpoint(path, tensors, facts)
+    log = [", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]]
+    entry = replace(
+        describe(training, read_checkpoint(path), command),
+        robust_accuracy=measured["robust_accuracy"],
+        recipe=facts["recipe"],
+        log=log,
+    )
+    write_index(folder, [*(other for other in entries(folder) if other.file != entry.file), entry])
+    return entry
+
+
+def file_name(training: Training) -> str:
+    """Return what a training's checkpoint is called in a zoo."""
+    return f"{training.dataset}-{training.network}-{training.trained_as}-seed{training.seed}.safetensors"
+
+
+def describe(training: Training, checkpoint: Checkpoint, command: str) -> Entry:
+    """Return a checkpoint's line of the index, with the accuracies that its header tells."""
+    facts = checkpoint.facts
+    return Entry(
+        file=file_name(training),
+        sha256=checkpoint.sha256,
         key=training.key,
         dataset=str(training.dataset),
         network=str(training.network),
@@ -37,10 +57,6 @@ def add(folder: Path, supply: Supply, training: Training, command: str) -> Entry
         seed=training.seed,
         epochs=training.recipe.epochs,
         clean_accuracy=facts["clean_accuracy"],
-        robust_accuracy=measured["robust_accuracy"],
+        robust_accuracy=facts["log"][facts["epoch"] - 1]["robust_accuracy"],
         command=command,
-        recipe=facts["recipe"],
-        log=[", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]],
     )
-    write_index(folder, [*(other for other in entries(folder) if other.file != file), entry])
-    return entry

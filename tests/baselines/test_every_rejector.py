@@ -127,10 +127,8 @@ def test_extreme_outputs_give_neither_nan_nor_infinity_and_finite_slopes(case: C
                 assert slope is None or slope.isfinite().all()
 
 
-@EVERY
+@pytest.mark.parametrize("name", [name for name in table("rejector") if make(name).is_probability])
 def test_what_is_called_a_probability_lies_between_0_and_1(case: Case) -> None:
-    if not case.rejector.is_probability:
-        pytest.skip("it does not claim to be one")
     ids = torch.arange(2000)
     noise = Outputs(
         *(10 * HashedDraws(index).normal(ids, (part.shape[1],), 0) for index, part in enumerate(case.outputs))
@@ -205,7 +203,8 @@ def learnt(rejector: Rejector, outputs: Outputs, labels: Tensor) -> Outputs:
     return outputs._replace(head=columns.detach())
 
 
-@EVERY
+# ATRO's score is a head that only its own framework trains: test_default_run.py looks at it on a trained network.
+@pytest.mark.parametrize("name", [name for name in table("rejector") if name != "atro"])
 def test_a_typical_right_input_is_kept_before_an_odd_wrong_one(case: Case) -> None:
     centres = torch.stack([case.outputs.features[case.batch.labels == label].mean(0) for label in range(CLASSES)])
     labels = torch.arange(2 * CLASSES) % CLASSES
@@ -214,9 +213,6 @@ def test_a_typical_right_input_is_kept_before_an_odd_wrong_one(case: Case) -> No
     sure, unsure = 6 * F.one_hot(labels[:CLASSES]), 1.5 * F.one_hot((labels[:CLASSES] + 1) % CLASSES)
     head = torch.zeros(2 * CLASSES, case.outputs.head.shape[1])
     outputs = learnt(case.rejector, Outputs(features, torch.cat([sure, unsure]).float(), head), labels)
-    is_learnt = case.rejector.is_probability or "fit" in case.rejector.needs or not torch.equal(outputs.head, head)
-    if not is_learnt:
-        pytest.skip("its score depends on how the whole network is trained")
     certainty = case.rejector.oracle_certainty(outputs, labels)
     assert certainty[:CLASSES].min() > certainty[CLASSES:].max()
 
