@@ -276,7 +276,8 @@ class NetworkSource(ABC):
         """Build the network with the head that the rejector asks for, in PyTorch's current random state.
 
         A network may bring `twin(dtype)`: a module on the same weights that is attacked in its place on a GPU, and that
-        takes weights over anew when its `refresh()` is called. `Composed` has both.
+        takes weights over anew when its `refresh()` is called; and `learn(images, twin)`, which answers a training
+        batch by way of that twin, differentiable in the network's own weights. `Composed` has both.
         """
 
 

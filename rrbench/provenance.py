@@ -1,5 +1,6 @@
 """Where numbers come from: version, commit, packages, machine."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -16,10 +17,13 @@ def version() -> str:
 
 @cache
 def commit() -> str:
-    """Return the commit of the checkout that the code runs from, `+` if changed; empty for an installed copy."""
+    """Return the commit of the checkout that the code runs from, `+` if changed.
+
+    Code that came without its history, as to a rented GPU, has the one that $RRBENCH_COMMIT says, or none.
+    """
     folder = Path(__file__).resolve().parent.parent
     if not (folder / ".git").exists():
-        return ""
+        return os.environ.get("RRBENCH_COMMIT", "")
     try:
         head = _git(folder, "rev-parse", "--short=12", "HEAD")
         return head + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")

@@ -82,7 +82,10 @@ def train(
             while state.epoch < training.recipe.epochs:
                 begin = time.perf_counter()
                 loss = _epoch(training, state, step, advance)
-                record = {"epoch": state.epoch + 1, "loss": loss} | accuracies(training, model, rejector, judged)
+                # Where robust accuracy chooses no epoch, it is worth its attack only once.
+                is_attacked = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
+                found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
+                record = {"epoch": state.epoch + 1, "loss": loss, **found}
                 _choose(state, framework, record)
                 state.epoch += 1
                 state.log.append(record)
@@ -151,8 +154,10 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
     return mean
 
 
-def accuracies(training: Training, model: Instrumented, rejector: Rejector, judged: Batch) -> dict[str, float]:
-    """Return clean accuracy and accuracy under the chooser's attack, in percent."""
+def accuracies(
+    training: Training, model: Instrumented, rejector: Rejector, judged: Batch, *, is_attacked: bool = True
+) -> dict[str, float]:
+    """Return clean accuracy and, where asked, accuracy under the chooser's attack, in percent."""
     attack = build(Attack, training.chooser)
     draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
     size = batch_size(judged.labels.device)
@@ -164,20 +169,23 @@ def accuracies(training: Training, model: Instrumented, rejector: Rejector, judg
         with torch.no_grad():
             return (model(images).logits,)
 
+    answers = {}
     with frozen(model):
-        clean = forward(model, judged.images, size).logits
-        (moved,) = in_batches(judged.size, size, attacked)
-    assert moved is not None
+        answers["clean_accuracy"] = forward(model, judged.images, size).logits
+        if is_attacked:
+            (moved,) = in_batches(judged.size, size, attacked)
+            assert moved is not None
+            answers["robust_accuracy"] = moved
     return {
         name: round(100 * float((logits.argmax(1) == judged.labels).double().mean()), 4)
-        for name, logits in (("clean_accuracy", clean), ("robust_accuracy", moved))
+        for name, logits in answers.items()
     }
 
 
 def _choose(state: State, framework: Framework, record: Mapping[str, float]) -> None:
     """Remember the weights if this epoch is strictly the best so far, or the latest where accuracy says nothing."""
     if not framework.chooses_epoch or record["robust_accuracy"] > state.best_score:
-        state.best_epoch, state.best_score = int(record["epoch"]), record["robust_accuracy"]
+        state.best_epoch, state.best_score = int(record["epoch"]), record.get("robust_accuracy", -1.0)
         state.best = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
 
 

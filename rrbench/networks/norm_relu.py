@@ -26,7 +26,7 @@ class Norm(NamedTuple):
         assert mean is not None
         assert variance is not None
         assert momentum is not None
-        return cls(module.weight.detach(), module.bias.detach(), mean, variance, module.eps, momentum)
+        return cls(module.weight, module.bias, mean, variance, module.eps, momentum)
 
 
 class Seen(NamedTuple):
@@ -43,11 +43,13 @@ class Sums:
     def __init__(self, channels: int, device: torch.device) -> None:
         self.zeros = torch.zeros(2 * channels, device=device)
         self.used = 0
+        self.latest = self.zeros[:0]
 
     def take(self, channels: int) -> Tensor:
         """Return zeros for one norm: two for each of its channels."""
         start, self.used = self.used, self.used + 2 * channels
-        return self.zeros[start : self.used]
+        self.latest = self.zeros[start : self.used]
+        return self.latest
 
 
 def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
@@ -78,14 +80,18 @@ def backward(
 ) -> Tensor:
     """Return the gradient at `maps + skip`, given that of the result.
 
-    `beside` is another part of the result's gradient, `past` one that reached `maps + skip` by itself.
+    With `sums`, what is taken of them becomes the gradients at the norm's bias and weight. `beside` is another part of
+    the result's gradient, `past` one that reached `maps + skip` by itself.
     """
     whole = gradient.float() if beside is None else gradient.float() + beside.float()
     passed = whole * (_normal(seen, norm) > 0)
     if sums is not None:
         standard = (seen.maps.float() - _wide(seen.mean)) * _wide(seen.inverse)
-        along = (passed * standard).mean((0, 2, 3), keepdim=True)
-        passed = passed - passed.mean((0, 2, 3), keepdim=True) - standard * along
+        first, second = sums.take(len(norm.bias)).view(2, -1)
+        first += passed.sum((0, 2, 3))
+        second += (passed * standard).sum((0, 2, 3))
+        rows = gradient.numel() // len(norm.bias)
+        passed = passed - _wide(first / rows) - standard * _wide(second / rows)
     result = passed * _wide(seen.inverse * norm.weight)
     return (result if past is None else result + past.float()).to(gradient.dtype)
 

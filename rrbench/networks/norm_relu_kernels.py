@@ -13,8 +13,9 @@ from triton import language as tl
 from rrbench.networks.norm_relu import Norm, Seen, Sums
 
 ROWS = 64  # positions that one program reads at once
-TILES = 2  # times that many for a sum: loads that need not wait for each other
-PROGRAMS = 512  # of a sum, at most: each adds once to every channel
+TILES = 4  # times that many for a sum: loads that need not wait for each other
+PROGRAMS = 264  # of a sum, at most: each adds once to every channel; two for every unit of an H200
+WARPS = 8  # of a sum
 
 
 def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
@@ -25,7 +26,7 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) ->
     if sums is not None:
         statistics = sums.take(channels)
         flags = (channels, skip is not None, width, ROWS, TILES)
-        _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags)
+        _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags, num_warps=WARPS)
         pair, skip = (total, total), None
     active, seen = torch.empty_like(maps), torch.empty(2, channels, device=maps.device)
     _forward[(triton.cdiv(rows, ROWS), channels // width)](
@@ -65,7 +66,9 @@ def backward(
     if sums is not None:
         statistics = sums.take(channels)
         flags = (channels, beside is not None, width, ROWS, TILES)
-        _back_sums[_sum_grid(rows, channels, width)](*given, maps, *constants, statistics, rows, *flags)
+        _back_sums[_sum_grid(rows, channels, width)](
+            *given, maps, *constants, statistics, rows, *flags, num_warps=WARPS
+        )
     _backward[(triton.cdiv(rows, ROWS), channels // width)](
         *given,
         gradient if past is None else past,

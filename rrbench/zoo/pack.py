@@ -40,8 +40,9 @@ def add(folder: Path, supply: Supply, training: Training, command: str) -> Entry
 
 
 def file_name(training: Training) -> str:
-    """Return what a training's checkpoint is called in a zoo."""
-    return f"{training.dataset}-{training.network}-{training.trained_as}-seed{training.seed}.safetensors"
+    """Return what a training's checkpoint is called in a zoo; its epochs tell a shortened run from a whole one."""
+    names = (training.dataset, training.network, training.trained_as)
+    return "-".join(map(str, names)) + f"-{training.recipe.epochs}epochs-seed{training.seed}.safetensors"
 
 
 def describe(training: Training, checkpoint: Checkpoint, command: str) -> Entry:

@@ -120,7 +120,7 @@ def test_an_attack_that_needs_a_radius_says_so() -> None:
 
 def test_pgd_has_our_pgd_s_robust_accuracy() -> None:
     network = SmallCnn().build(Digits.info, Confidence())
-    load_weights(network, read_checkpoint(EMBEDDED / "digits-small-cnn-pgd-at-seed0.safetensors"))
+    load_weights(network, read_checkpoint(EMBEDDED / "digits-small-cnn-pgd-at-15epochs-seed0.safetensors"))
     network.eval()
     batch, budget = Digits().load("test").at(slice(200)), Budget("linf", Fraction(3, 20))
     theirs = run("LinfPGD(steps:20,rel_stepsize:1/10)", network, batch, budget).images

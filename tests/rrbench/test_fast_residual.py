@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.devices import tf32
+from rrbench.devices import Instrumented, tf32
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast_residual import norm_relu_for
 from rrbench.networks.norm_relu import Norm, Sums
@@ -89,6 +89,40 @@ def test_a_twin_asks_for_no_gradient_on_weights_and_follows_them_when_refreshed(
                 tensor.add_(0.05)
         twin.refresh()
         torch.testing.assert_close(twin(images("cpu")).logits, network(images("cpu")).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_network_learns_through_its_twin_what_pytorch_teaches_it(device: str) -> None:
+    network = make_network(device, training=True)
+    reference = copy.deepcopy(network)
+    twin = network.twin(torch.float32)
+    model = Instrumented(network, "fp32", twin=twin).train()
+    for asked in (model, reference):
+        with tf32(False):
+            outputs = asked(images(device))
+            (outputs.logits[:, 0].sum() + outputs.head.square().sum()).backward()
+    assert model.forwards == 6
+    for (name, parameter), expected in zip(network.named_parameters(), reference.parameters(), strict=True):
+        assert parameter.grad is not None, name
+        assert expected.grad is not None
+        torch.testing.assert_close(
+            parameter.grad, expected.grad, rtol=1e-3, atol=1e-4, msg=lambda text, n=name: n + text
+        )
+    for (name, buffer), expected_buffer in zip(network.named_buffers(), reference.buffers(), strict=True):
+        if "num_batches" not in name:
+            torch.testing.assert_close(buffer, expected_buffer, rtol=1e-4, atol=1e-5)
+
+
+def test_only_a_lesson_goes_through_the_twin_of_a_network_that_learns() -> None:
+    network = make_network("cpu", training=True)
+    model = Instrumented(network, "fp32", twin=network.twin(torch.float32)).train()
+    given = images("cpu").requires_grad_()
+    # An image's gradient is asked of PyTorch, which knows it; the twin's lesson would leave it out.
+    (gradient,) = torch.autograd.grad(model(given).logits.sum(), given)
+    assert float(gradient.abs().sum()) > 0
+    model.eval()
+    model(images("cpu")).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in network.classifier.parameters())
 
 
 def test_a_second_derivative_through_a_twin_is_refused_rather_than_wrong() -> None:

@@ -218,7 +218,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *robust: float) -> list[dict[str, 
     """Let the epochs have these robust accuracies; return the list that will hold their weights."""
     weights: list[dict[str, Tensor]] = []
 
-    def accuracies(training: Training, state: train.State, *rest: object) -> dict[str, float]:
+    def accuracies(training: Training, state: train.State, *rest: object, is_attacked: bool) -> dict[str, float]:
         weights.append({name: tensor.clone() for name, tensor in state.network.state_dict().items()})
         return {"clean_accuracy": 50.0, "robust_accuracy": robust[len(weights) - 1]}
 
@@ -251,6 +251,12 @@ def test_standard_training_takes_the_last_epoch(empty: Any, monkeypatch: pytest.
     chosen, last = trained(empty, "standard", epochs=3)
     assert (chosen.facts["epoch"], last.facts["epoch"]) == (3, 3)
     assert holds(chosen, weights[2])
+
+
+def test_standard_training_is_attacked_only_at_its_end(empty: Any) -> None:
+    log = trained(empty, "standard", epochs=3)[0].facts["log"]
+    assert ["robust_accuracy" in record for record in log] == [False, False, True]
+    assert all(record["clean_accuracy"] > 0 for record in log)
 
 
 def test_the_log_says_what_the_chosen_epoch_reaches(bench: Any) -> None:

@@ -1,0 +1,31 @@
+"""The commit beside a number is that of the code, also where the code came without its history."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import rrbench
+
+
+def commit(folder: Path, **environment: str) -> str:
+    """The commit that a copy of the package in `folder` says."""
+    source = Path(rrbench.__file__).with_name("provenance.py").read_text()
+    package = folder / "rrbench"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "provenance.py").write_text(source)
+    program = "from rrbench import provenance; print(provenance.commit())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_code_without_history_has_the_commit_that_it_is_told(tmp_path: Path) -> None:
+    assert commit(tmp_path) == ""
+    assert commit(tmp_path, RRBENCH_COMMIT="0123456789ab") == "0123456789ab"
+
+
+def test_a_checkout_believes_nobody(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("no repository")
+    assert commit(tmp_path, RRBENCH_COMMIT="0123456789ab") == ""
