@@ -18,7 +18,7 @@ from rrbench.errors import UseError
 from rrbench.files import read_json
 from rrbench.metrics import RESAMPLED, TprRule, resampled
 from rrbench.names import unknown
-from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow
+from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, goes_by
 from rrbench.tables import number, pivot_table
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
@@ -55,14 +55,14 @@ def against_table(
         raise unknown("column", metric, COLUMNS)
     if metric not in PAIRED:
         raise UseError(f"no difference of {metric!r} can be paired; one of {', '.join(PAIRED)}")
-    if not any(_is_reference(row, against) for row in rows):
+    if not any(goes_by(row, against) for row in rows):
         raise unknown("rejector in these results:", against, {row.rejector for row in rows})
     scores = scored_rows(path if path.is_dir() else path.parent)
     lacking: dict[str, None] = {}
 
     def field(row: ResultRow) -> str:
         value = number(row, metric)
-        if _is_reference(row, against):
+        if goes_by(row, against):
             return value
         reference = reference_of(row, rows, against)
         if reference is None:
@@ -87,18 +87,13 @@ def _show(difference: Difference, metric: str) -> str:
     return f"{text} [{difference.low:+.{places}f}, {difference.high:+.{places}f}]"
 
 
-def _is_reference(row: ResultRow, against: str) -> bool:
-    rejector, _, framework = against.partition("@")
-    return row.rejector == rejector and framework in ("", row.framework)
-
-
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
     """Find the reference under the same attack: on the row's own framework, else the only one there is."""
     same = ("dataset", "network", "attack", "norm", "eps", "seed", "preset", "n")
     found = [
         other
         for other in rows
-        if _is_reference(other, against)
+        if goes_by(other, against)
         and other.status == "ok"
         and all(getattr(row, name) == getattr(other, name) for name in same)
     ]

@@ -87,6 +87,12 @@ FRACTIONS = frozenset({"auc", "auc_low", "auc_high", "aurc", "augrc", "fpr95", "
 _ROUNDING = 1e-9
 
 
+def goes_by(row: ResultRow, name: str) -> bool:
+    """Tell whether a row is of the rejector `name`, or of `rejector@framework`."""
+    rejector, _, framework = name.partition("@")
+    return row.rejector == rejector and framework in ("", row.framework)
+
+
 def order(row: ResultRow) -> tuple[object, ...]:
     """Sort key of rows.csv: fixed whatever the order of work; clean before attacks, small budgets first."""
     return (

@@ -133,7 +133,12 @@ def _shown(row: ResultRow, key: str) -> str:
 
 def budget_text(row: ResultRow) -> str:
     """Print a row's budget as it is typed."""
-    return f"{row.norm}:{Fraction(row.eps)}" if row.eps else row.norm
+    return f"{row.norm}:{radius_text(Fraction(row.eps))}" if row.eps else row.norm
+
+
+def radius_text(radius: Fraction) -> str:
+    """Print a radius; 4/85 is 12 steps of 255, and nobody would write it otherwise."""
+    return f"{radius * 255}/255" if radius.denominator in (17, 51, 85) else str(radius)
 
 
 def number(row: ResultRow, column: str) -> str:

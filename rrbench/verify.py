@@ -24,6 +24,7 @@ from rrbench.protocols import Attack, Batch, Budget, DataSource, NetworkSource, 
 from rrbench.registry import build, restore
 from rrbench.rows import ResultRow, order, read_rows
 from rrbench.store import CellRecord, Store, load_arrays
+from rrbench.tables import budget_text
 
 LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
 FLIP_TOLERANCE = 0.005  # share of verdicts that may differ when an attack is repeated elsewhere
@@ -201,8 +202,8 @@ class Verifier:
 
     def _problem(self, record: CellRecord, text: str) -> None:
         row = record.row
-        budget = f" {row.norm}:{row.eps}" if row.eps else ""
-        self.findings.problems.append(f"{row.trained_as} {row.rejector} {row.attack}{budget} seed {row.seed}: {text}")
+        attack = f"{row.attack} {budget_text(row)}".strip()
+        self.findings.problems.append(f"{row.trained_as} {row.rejector} {attack} seed {row.seed}: {text}")
 
 
 def verify_folder(

@@ -19,7 +19,9 @@ def figure(
     dataset: options.Dataset = None,
     network: options.Network = None,
     budget: Annotated[str | None, typer.Option(help="Of the attacks in the paper's figures: linf:8/255.")] = None,
-    rejectors: Annotated[str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd.")] = None,
+    rejectors: Annotated[
+        str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd or confidence@trades.")
+    ] = None,
     attack: Annotated[str | None, typer.Option(help="Ours: this attack and no other.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")

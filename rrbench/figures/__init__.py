@@ -15,8 +15,9 @@ from rrbench.figures.risk_coverage import draw_risk_coverage
 from rrbench.figures.scored import read_scored
 from rrbench.figures.separation import figure1, figure3, figure6
 from rrbench.figures.temperature import figure5
-from rrbench.names import unknown
+from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
+from rrbench.rows import goes_by
 
 # The printed figures; the two that the paper lacks are drawn of a whole folder and not of named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
@@ -55,6 +56,9 @@ def draw(name: str, folder: Path, wish: Wish) -> Figure:
         return PAPER[name](paper_request(name, folder, cells, wish))
     if wish.budget:
         raise UseError(f"{name} shows every budget: --budget does not go with it")
+    for rejector in split_list(wish.rejectors or ""):
+        if not any(goes_by(cell.row, rejector) for cell in cells):
+            raise unknown("rejector among the results:", rejector, {cell.row.rejector for cell in cells})
     admitted = [cell for cell in cells if wish.admits(cell.row)]
     if not admitted:
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {folder} measures some")

@@ -11,6 +11,7 @@ from rrbench.figures.scored import one_place, preference, provenance_text, victi
 from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.names import unknown
 from rrbench.rows import ResultRow, order
+from rrbench.tables import radius_text
 
 METRICS = {
     "acc_all": "accuracy, all answered (%)",
@@ -53,7 +54,9 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
                     low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
                     panel.fill_between(radii, low, high, color=style.color, alpha=0.15, linewidth=0)
             ticks = sorted({radius(row) for key, points in curves.items() if key[0] == norm for row in points})
-            panel.set_xticks([float(tick) for tick in ticks], [str(tick) for tick in ticks], rotation=45)
+            panel.set_xticks(
+                [float(tick) for tick in ticks], [radius_text(tick) for tick in ticks], rotation=45, ha="right"
+            )
             panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))
         legend_below(figure, axes, columns=2)
         finish(figure, f"{name}, {provenance_text(used)}")

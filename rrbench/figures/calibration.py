@@ -9,6 +9,7 @@ from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import BLACK, BLUE, ORANGE, finish, legend_below, panels, styled
 from rrbench.metrics import reliability
+from rrbench.tables import budget_text
 
 NEEDS = tuple(Need("pgd-at", "confidence", attack, "pgd-at") for attack in ("clean", "pgd10"))
 
@@ -43,6 +44,6 @@ def draw_reliability(panel: Axes, cell: Scored) -> None:
     )  # fmt: skip
     panel.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=1, label="perfect")
     row = cell.row
-    attack = f"{row.attack} {row.norm}:{row.eps}" if row.eps else row.attack
+    attack = f"{row.attack} {budget_text(row)}".strip()
     error = np.abs(bins.gap).sum() / bins.inputs.sum()
     panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", title=f"{attack}: ECE {100 * error:.2f} %")

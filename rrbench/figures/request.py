@@ -9,7 +9,7 @@ from rrbench.config import load_preset
 from rrbench.errors import UseError
 from rrbench.figures.scored import PRESETS, Scored, preference
 from rrbench.names import parse_budget, split_list
-from rrbench.rows import ResultRow
+from rrbench.rows import ResultRow, goes_by
 
 PAPER_DATASETS = ("cifar10", "cifar100")  # the first is that of every figure
 
@@ -35,7 +35,7 @@ class Wish:
             (self.preset, row.preset),
             (self.seed, row.seed),
         )
-        is_named = self.rejectors is None or row.rejector in split_list(self.rejectors)
+        is_named = self.rejectors is None or any(goes_by(row, name) for name in split_list(self.rejectors))
         return is_named and all(wanted in (None, found) for wanted, found in pairs)
 
 

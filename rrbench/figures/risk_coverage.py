@@ -46,7 +46,9 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
     victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
     with styled():
         lines = -(-len(groups) // COLUMNS)
-        figure, axes = panels(lines, min(len(groups), COLUMNS), width=2.6, height=2.3 + 0.12 * len(victims))
+        # Over as many lines evenly: four are two and two.
+        columns = -(-len(groups) // lines)
+        figure, axes = panels(lines, columns, width=2.6, height=2.3 + 0.12 * len(victims))
         for unused in axes[len(groups) :]:
             unused.remove()
         for panel, (budget, group) in zip(axes, groups.items(), strict=False):

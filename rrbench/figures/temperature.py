@@ -11,6 +11,7 @@ from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import provenance_text
 from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled
 from rrbench.metrics import TprRule, accept_at_tpr95
+from rrbench.tables import budget_text
 
 LOG2_TAU = tuple(range(-10, 11))
 NEED = Need("pgd-at", "confidence", "pgd10", "pgd-at")
@@ -48,7 +49,7 @@ def figure5(request: PaperRequest) -> Figure:
         left.legend()
         legend_below(figure, [right], columns=3)
         row = cell.row
-        finish(figure, f"{row.trained_as}, {row.attack} {row.norm}:{row.eps}, {provenance_text([row])}")
+        finish(figure, f"{row.trained_as}, {row.attack} {budget_text(row)}, {provenance_text([row])}")
     return figure
 
 

@@ -16,11 +16,12 @@ from rrbench.rows import ResultRow, order
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts
 WITH_INTERVAL = ("acc_tpr95", "auc")
+UNDEFINED = "undefined: measured, and without a value where no answer is right, or none wrong"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What rows say of a cell; `value` is None where they say nothing, and `note` why."""
+    """What rows say of a cell; `value` is None where they say nothing or have no value to say, and `note` why."""
 
     value: float | None = None
     low: float | None = None
@@ -28,6 +29,7 @@ class Measured:
     trainings: int = 0
     preset: str = ""
     note: str = ""
+    is_undefined: bool = False  # measured, but the metric has no value: all answers right, or none
 
 
 def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Measured:
@@ -38,7 +40,7 @@ def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Measured:
     notes = []
     for name in [preset] if preset else presets_for(cell):
         measured = _under(cell, rows, name)
-        if measured.value is not None:
+        if measured.value is not None or measured.is_undefined:
             return measured
         notes += [measured.note] if measured.note else []
     return Measured(note="; ".join(notes))
@@ -49,6 +51,8 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     by_training = [_trainings(part, column(cell)) for part in parts]
     shared = [key for key in by_training[0] if all(key in part for part in by_training)]
     if not shared:
+        if all(any(row.status == "ok" for row in part) for part in parts) and not any(by_training):
+            return Measured(preset=preset, note=UNDEFINED, is_undefined=True)
         return Measured(note=_absence(parts, by_training))
     each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
     is_usual = is_published(cell) and preset == "paper"
@@ -92,7 +96,7 @@ def _absence(parts: list[list[ResultRow]], by_training: list[dict[tuple[int, str
         return f"{there} of {len(parts)} parts measured"
     if failed is not None:
         return f"failed: {failed.error}"
-    return "undefined: no value in the row" if any(parts) else ""
+    return ""
 
 
 def _value(row: ResultRow, name: str) -> tuple[float, float | None, float | None]:

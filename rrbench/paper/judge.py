@@ -8,7 +8,7 @@ from rrbench.paper.cells import PaperCell, toml
 from rrbench.paper.fill import Measured
 from rrbench.paper.wanted import is_published
 
-Verdict = Literal["within", "above", "below", "missing", ""]
+Verdict = Literal["within", "above", "below", "undefined", "missing", ""]
 PERCENTAGES = ("acc_all", "acc_tpr95")
 ROUNDING = 1e-9
 
@@ -79,7 +79,7 @@ def tolerance(cell: PaperCell) -> tuple[float, bool]:
 
 def _verdict(cell: PaperCell, measured: Measured, cells: Sequence[tuple[PaperCell, Measured]]) -> Verdict:
     if measured.value is None:
-        return "missing"
+        return "undefined" if measured.is_undefined else "missing"
     if cell.published is None:
         return ""
     allowed, is_order = tolerance(cell)
@@ -115,7 +115,9 @@ def summary(name: str, judged: Sequence[Judged]) -> str:
     counts = {word: sum(each.verdict == word for each in judged) for word in ("within", "above", "below", "missing")}
     excused = sum(each.is_excused for each in judged)
     alone = sum(each.verdict == "" for each in judged)
+    undefined = sum(each.verdict == "undefined" for each in judged)
     text = f"{name}: {len(judged)} cells: " + ", ".join(f"{count} {word}" for word, count in counts.items())
+    text += f", {undefined} undefined" if undefined else ""
     text += f"; {excused} of those out of tolerance have a footnote that excuses them" if excused else ""
     return text + (f"; {alone} measured without a published value" if alone else "")
 

@@ -94,7 +94,7 @@ def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list
 def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[int] = (0,)) -> str:
     """Print what is missing, the command that fills it, and its time on one GPU."""
     plan = plan_missing(selection, tables.rows, seeds)
-    absent = [each for each in tables.judged if each.measured.value is None]
+    absent = [each for each in tables.judged if each.verdict == "missing"]
     never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
     lines = [f"{selection.paper}: {len(absent)} of {len(tables.judged)} cells are missing; {tables.sources}"]
     if not plan.cells:

@@ -85,7 +85,7 @@ def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool)
     bound = f"{{:.{1 if is_percent else places}f}}"
     interval = "" if low is None or high is None else f"{bound.format(low)}..{bound.format(high)}"
     return Field(
-        ours="missing" if measured.value is None else f"{measured.value:.{places}f}",
+        ours=each.verdict if measured.value is None else f"{measured.value:.{places}f}",
         paper="overflow" if each.cell.value == "nan" else each.cell.value,
         difference="" if each.difference is None else f"{each.difference:+.{places}f}",
         extra=each.verdict if with_verdicts else interval,

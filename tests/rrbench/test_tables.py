@@ -186,7 +186,13 @@ def test_percentages_have_two_digits_and_fractions_three() -> None:
 
 @pytest.mark.parametrize(
     ("norm", "eps", "text"),
-    [("", "", ""), ("linf", "8/255", "linf:8/255"), ("l2", "", "l2"), ("linf", "0", "linf:0")],
+    [
+        ("", "", ""),
+        ("linf", "8/255", "linf:8/255"),
+        ("l2", "", "l2"),
+        ("linf", "0", "linf:0"),
+        ("linf", "4/85", "linf:12/255"),
+    ],
 )
 def test_a_budget_is_shown_as_it_is_typed(norm: str, eps: str, text: str) -> None:
     assert budget_text(row(norm=norm, eps=eps)) == text

@@ -324,7 +324,9 @@ def test_the_command_writes_every_format_asked_for_and_the_same_bytes_again(
         (["--paper", "risk-coverage", "--budget", "linf:8/255"], "does not go with it"),
         (["--paper", "figure1", "--dataset", "unheard-of"], "give --network and --budget"),
         (["--paper", "figure1", "--results", "elsewhere"], "give the work folder once"),
-        (["--paper", "risk-coverage", "--rejectors", "kd"], "no such rows for risk-coverage"),
+        (["--paper", "risk-coverage", "--rejectors", "rr,kd"], "unknown rejector among the results: 'kd'"),
+        (["--paper", "risk-coverage", "--rejectors", "rr@ccat"], "unknown rejector among the results: 'rr@ccat'"),
+        (["--paper", "risk-coverage", "--seed", "7"], "no such rows for risk-coverage"),
     ],
 )
 def test_wrong_use_is_one_line(command: Callable[..., Any], folder: Path, arguments: list[str], words: str) -> None:

@@ -220,7 +220,13 @@ def test_a_failed_row_and_an_undefined_metric_say_so(rows_for: Make) -> None:
     row = row_of(rows_for("table2"))
     failed = dataclasses.replace(row, status="failed", error="NaN gradients", n=None)
     assert measure([failed]).note == "failed: NaN gradients"
-    assert measure([dataclasses.replace(row, acc_tpr95=None)]).note == "undefined: no value in the row"
+    undefined = measure([dataclasses.replace(row, acc_tpr95=None)])
+    assert undefined.is_undefined
+    assert undefined.value is None
+    assert undefined.note.startswith("undefined")
+    assert not measure([]).is_undefined
+    # A failed row of one training does not hide that another was measured.
+    assert measure([failed, dataclasses.replace(row, acc_tpr95=None)]).is_undefined
 
 
 CORRUPTED = cell("table3", at="pgd-at", rejector="rr", attack="corruption:fog")

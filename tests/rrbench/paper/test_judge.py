@@ -126,3 +126,7 @@ def test_the_summary_counts_every_cell() -> None:
         "table0: 6 cells: 1 within, 2 above, 1 below, 1 missing; 1 of those out of tolerance have a footnote that "
         "excuses them; 1 measured without a published value"
     )
+    undefined = judge([(RR, Measured(is_undefined=True)), (RR_AUC, Measured())])
+    assert [each.verdict for each in undefined] == ["undefined", "missing"]
+    assert not any(each.is_out for each in undefined)
+    assert summary("table0", undefined) == "table0: 2 cells: 0 within, 0 above, 0 below, 1 missing, 1 undefined"
