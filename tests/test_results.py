@@ -1,0 +1,95 @@
+"""What is published under results/ is whole, and the README prints what its rows say."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from rrbench import zoo
+from rrbench.checkpoints import read_checkpoint
+from rrbench.doubts import with_doubts
+from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.rows import ResultRow, read_rows
+from rrbench.store import Store
+from rrbench.verify import Verifier
+
+ROOT = Path(__file__).resolve().parent.parent
+CIFAR10 = ROOT / "results" / "cifar10"
+ZOO = ROOT / "results" / "zoo"
+RECOMPUTED = 10  # one cell of so many: `rrbench verify` takes a minute for all
+
+
+def rows() -> list[ResultRow]:
+    return read_rows(CIFAR10 / "rows.csv")
+
+
+def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics() -> None:
+    store = Store(CIFAR10)
+    cells = store.cells()
+    verifier = Verifier(store, (), torch.device("cpu"))
+    verifier.check_rows(with_doubts(record.row for record, _ in cells))
+    for index, (record, row_sha256) in enumerate(cells):
+        assert record.row_sha256() == row_sha256
+        scores = store.scores_path(record.key)
+        assert hashlib.sha256(scores.read_bytes()).hexdigest() == record.scores_sha256
+        if index % RECOMPUTED == 0:
+            verifier.check(record, row_sha256, rerun=False)
+    assert verifier.findings.problems == []
+    assert verifier.findings.recomputed == -(-len(cells) // RECOMPUTED)
+
+
+@pytest.mark.parametrize("entry", zoo.entries(ZOO), ids=lambda entry: entry.file)
+def test_a_published_checkpoint_is_small_and_what_its_index_and_rows_say(entry: zoo.Entry) -> None:
+    path = ZOO / entry.file
+    assert path.stat().st_size < 12e6
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == entry.sha256
+    facts = read_checkpoint(path).facts
+    assert (facts["key"], facts["clean_accuracy"]) == (entry.key, entry.clean_accuracy)
+    assert f"-{entry.epochs}epochs-" in entry.file
+    assert len(entry.log) == entry.epochs
+    clean = [row for row in rows() if row.checkpoint_sha256 == entry.sha256 and row.attack == "clean"]
+    assert {row.acc_all for row in clean} == {entry.clean_accuracy}
+
+
+def test_every_published_row_was_measured_on_a_published_checkpoint_and_all_inputs() -> None:
+    known = {entry.sha256 for entry in zoo.entries(ZOO)}
+    assert all(row.checkpoint_sha256 in known and row.n == 10_000 and row.status == "ok" for row in rows())
+
+
+NAMES = {"confidence": "confidence", "GMM": "gmm", "LID": "lid", "GDA*": "gda*", "GDA": "gda", "KD": "kd"}
+COLUMNS = (
+    ("clean", "", ""),
+    ("pgd100x10", "linf", "8/255"),
+    ("pgd100x10", "linf", "16/255"),
+    ("pgd100x10", "l2", "128/255"),
+)
+
+
+def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| ([^|]+) \|(( [*]*\d+\.\d\d[^|]*\|){4})$", text, re.MULTILINE)
+    assert len(lines) == 7
+    for name, cells, _ in lines:
+        rejector = NAMES.get(name, "t-con")
+        for printed, (attack, norm, eps) in zip(re.findall(r"\| [*]*(\d+\.\d\d)", "|" + cells), COLUMNS, strict=True):
+            (row,) = [
+                row
+                for row in rows()
+                if (row.trained_as, row.rejector, row.attack, row.norm, row.eps)
+                == ("pgd-at", rejector, attack, norm, eps)
+            ]
+            assert printed == f"{row.acc_tpr95:.2f}", (name, attack, eps)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("table1", "12 cells: 10 within, 0 above, 0 below, 0 missing, 2 undefined"),
+        ("table2", "120 cells: 36 within, 1 above, 11 below, 72 missing"),
+        ("table9", "26 cells: 26 within, 0 above, 0 below, 0 missing"),
+    ],
+)
+def test_the_tables_are_as_results_readme_counts_them(name: str, counts: str) -> None:
+    assert paper_tables(Selection(name), [CIFAR10]).summary().startswith(f"{name}: {counts}")
