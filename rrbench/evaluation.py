@@ -106,9 +106,10 @@ class Subject:
             if train is None:
                 raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
             rejector.fit(self.outputs("train"), train.labels)
-        return Victim(self.network, rejector, self._calibration(rejector, train if is_attacked else None))
+        return Victim(self.network, rejector, self.calibrate(rejector, train if is_attacked else None))
 
-    def _calibration(self, rejector: Rejector, train: Batch | None) -> Calibration:
+    def calibrate(self, rejector: Rejector, train: Batch | None) -> Calibration:
+        """Fix a rejector's threshold on held-out clean inputs and, given training inputs, its certainty's scale."""
         threshold = rejector.own_threshold
         calibration = self.batch("calibration")
         if threshold is None and calibration is not None:

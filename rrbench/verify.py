@@ -17,7 +17,17 @@ from rrbench.datasets.check import fingerprint
 from rrbench.devices import Precision, place
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
-from rrbench.evaluation import Scores, Subject, certainties, distances_of, fresh_member, metrics_of, run_attack, score
+from rrbench.evaluation import (
+    Scores,
+    Subject,
+    certainties,
+    check_budget,
+    distances_of,
+    fresh_member,
+    metrics_of,
+    run_attack,
+    score,
+)
 from rrbench.files import sha256
 from rrbench.progress import Report
 from rrbench.protocols import Attack, Batch, Budget, DataSource, NetworkSource, Outputs, Rejector, Split
@@ -60,6 +70,7 @@ class Verifier:
     device: torch.device
     findings: Findings = field(default_factory=Findings)
     _data: dict[tuple[str, Split], Batch] = field(default_factory=dict)
+    _thresholds: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
         """Check one cell; each disagreement is one line."""
@@ -78,8 +89,8 @@ class Verifier:
             images = torch.from_numpy(arrays.pop("images"))
             scores = Scores(**arrays)
             self._check_metrics(record, scores)
-            self._check_data(record, scores)
-            self._check_checkpoint(record, scores, images, rerun)
+            is_here = self._check_data(record, scores, images)
+            self._check_checkpoint(record, scores, images, is_here=is_here, rerun=rerun)
         except (UseError, CellError) as error:
             self._problem(record, str(error))
         except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on
@@ -104,18 +115,23 @@ class Verifier:
                 self._problem(record, "certainties do not follow from the stored logits and head")
         self.findings.recomputed += 1
 
-    def _check_data(self, record: CellRecord, scores: Scores) -> None:
-        """Compare ids, labels and the data's hash with the data set, where that is present."""
+    def _check_data(self, record: CellRecord, scores: Scores, images: torch.Tensor) -> bool:
+        """Compare ids, labels, the data's hash and the budget of stored images with the data set, if it is present."""
         try:
             test = self._load(record, "test")
         except UseError:
             self.findings.absent.add(str(record.cell["dataset"]))
-            return
+            return False
         test = test.at(slice(record.cell["limit"]))
         if fingerprint(test) != record.row.data_sha256:
             self._problem(record, "it was measured on other data than is here")
         if test.ids.tolist() != scores.ids.tolist() or test.labels.tolist() != scores.labels.tolist():
             self._problem(record, "its ids or labels are not the data set's")
+        try:
+            check_budget(images.to(self.device), test.images[: len(images)], _budget(record))
+        except CellError as error:
+            self._problem(record, f"its stored images: {error}")
+        return True
 
     def _load(self, record: CellRecord, split: Split) -> Batch:
         """Return a split of a cell's data set, loaded once."""
@@ -125,8 +141,10 @@ class Verifier:
             self._data[str(saved), split] = batch.to(self.device)
         return self._data[str(saved), split]
 
-    def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, rerun: bool) -> None:
-        """Replay the stored images on the checkpoint, where it is present."""
+    def _check_checkpoint(
+        self, record: CellRecord, scores: Scores, images: torch.Tensor, *, is_here: bool, rerun: bool
+    ) -> None:
+        """Replay the stored images on the checkpoint, where it is present, and with the data fix the threshold anew."""
         path = self._find_checkpoint(record)
         if path is None:
             self.findings.absent.add(record.row.checkpoint_sha256)
@@ -140,8 +158,22 @@ class Verifier:
         if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(logits).max())):
             self._problem(record, f"the checkpoint gives other logits for the stored images (by {gap:.3g})")
         self.findings.replayed += 1
+        if is_here:
+            self._check_threshold(record, subject, scores)
         if rerun:
             self._rerun(record, subject, scores)
+
+    def _check_threshold(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
+        """Compare the deployed threshold; one that needs a fit on all training inputs is left alone."""
+        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
+        if "fit" in rejector.needs:
+            return
+        key = (record.row.checkpoint_sha256, str(record.cell["rejector"]), str(record.cell["dataset"]))
+        if key not in self._thresholds:
+            self._thresholds[key] = subject.calibrate(rejector, None).threshold
+        if not np.isclose(self._thresholds[key], scores.threshold, rtol=LOGIT_TOLERANCE, equal_nan=True):
+            text = f"its threshold is {float(scores.threshold):.6g}, and {self._thresholds[key]:.6g} on held-out inputs"
+            self._problem(record, text)
 
     def _find_checkpoint(self, record: CellRecord) -> Path | None:
         own = self.store.checkpoint_files(record.checkpoint).chosen
@@ -168,7 +200,7 @@ class Verifier:
         attack = build(Attack, restore("attack", record.cell["attack"]))
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
         victim = subject.victim(rejector, is_attacked=attack.is_adaptive)
-        budget = read_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
+        budget = _budget(record)
         name = record.cell["attack"][0]
         choices = [restore("attack", saved) for saved in record.cell["members"]]
         members = [fresh_member(choice, budget, record.row.seed) for choice in choices]
@@ -204,6 +236,10 @@ class Verifier:
         row = record.row
         attack = f"{row.attack} {budget_text(row)}".strip()
         self.findings.problems.append(f"{row.trained_as} {row.rejector} {attack} seed {row.seed}: {text}")
+
+
+def _budget(record: CellRecord) -> Budget:
+    return read_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
 
 
 def verify_folder(

@@ -17,7 +17,7 @@ from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.errors import UseError
 from rrbench.evaluation import Scores, metrics_of
 from rrbench.progress import Silent
-from rrbench.store import CellRecord, read_cell, save_arrays
+from rrbench.store import CellRecord, load_arrays, read_cell, save_arrays
 from rrbench.verify import Findings, verify_folder
 
 WORK = ("confidence,kd,rr", "pgd3,adaptive(con+rcon,steps=2)")
@@ -209,8 +209,26 @@ def test_changed_images_are_noticed_even_when_every_hash_was_made_to_fit(folder:
         arrays["images"] = np.clip(arrays["images"] + 0.2, 0, 1)
 
     rewrite_cell(one_cell(folder), scores_sha256=rewrite_scores(one_score_file(folder), brighten))
-    (problem,) = verify(folder).problems
-    assert "the checkpoint gives other logits for the stored images" in problem
+    budget, replay = verify(folder).problems
+    assert "its stored images: the attack left its budget: linf 0." in budget
+    assert "the checkpoint gives other logits for the stored images" in replay
+
+
+def test_a_threshold_that_held_out_inputs_do_not_give_is_noticed_though_every_number_fits_it(folder: Path) -> None:
+    def lower(arrays: dict[str, Any]) -> None:
+        arrays["threshold"] = arrays["threshold"] - 0.1
+
+    cell, scores = one_cell(folder), one_score_file(folder)
+    sha256 = rewrite_scores(scores, lower)
+    arrays = load_arrays(scores)
+    arrays.pop("images")
+    told = json.loads(cell.read_text())
+    fitting = metrics_of(Scores(**arrays), told["cell"]["tpr_rule"], told["cell"]["resamples"], 0)
+    rewrite_cell(cell, forge=True, **fitting._asdict(), scores_sha256=sha256)
+    (problem, *others) = [text for text in verify(folder).problems if not text.startswith("rows.csv")]
+    assert others == []
+    assert "its threshold is 0." in problem
+    assert "on held-out inputs" in problem
 
 
 def test_results_of_a_weaker_attack_are_noticed_by_repeating_it(folder: Path) -> None:
