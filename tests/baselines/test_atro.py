@@ -4,44 +4,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.protocols import Batch, Outputs, Victim
+from rrbench.protocols import Outputs, Victim
 from rrbench_baselines.atro import Atro, AtroTraining
 from rrbench_baselines.confidence import Confidence
+from small_network import Small, batch_of, gradient_of
 
 DRAWS = HashedDraws(7)
-
-
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.backbone, self.norm = nn.Linear(16, 12), nn.BatchNorm1d(12)
-            self.classifier, self.head = nn.Linear(12, 3), nn.Linear(12, 1)
-
-    def running_mean(self) -> Tensor:
-        assert self.norm.running_mean is not None
-        return self.norm.running_mean.clone()
-
-    def forward(self, images: Tensor) -> Outputs:
-        features = self.norm(self.backbone(images.flatten(1))).relu()
-        return Outputs(features, self.classifier(features), self.head(features))
-
-
-def gradient_of(layer: nn.Linear) -> Tensor:
-    assert layer.weight.grad is not None
-    return layer.weight.grad.clone()
-
-
-def batch_of(size: int) -> Batch:
-    ids = torch.arange(size)
-    images = HashedDraws(1).uniform(ids, (1, 4, 4), 0)
-    images[0, 0, 0] = torch.tensor([0.0, 0.0, 1.0, 1.0])  # the range matters where the box leaves it
-    return Batch(images, ids % 3, ids)
 
 
 def outputs_of(probabilities: list[list[float]], raw: list[float]) -> Outputs:

@@ -8,29 +8,13 @@ from torch import Tensor, nn
 
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.protocols import Batch, Outputs, Victim
+from rrbench.protocols import Outputs, Victim
 from rrbench_baselines.carl import Carl, CarlTraining, abstain_loss
 from rrbench_baselines.confidence import Confidence
+from small_network import Small, batch_of, gradient_of
 
 DRAWS = HashedDraws(7)
 STEADY = CarlTraining(attack_mode="eval")  # the network under test stands still
-
-
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.backbone, self.norm = nn.Linear(16, 12), nn.BatchNorm1d(12)
-            self.classifier, self.head = nn.Linear(12, 3), nn.Linear(12, 1)
-
-    def running_mean(self) -> Tensor:
-        assert self.norm.running_mean is not None
-        return self.norm.running_mean.clone()
-
-    def forward(self, images: Tensor) -> Outputs:
-        features = self.norm(self.backbone(images.flatten(1))).relu()
-        return Outputs(features, self.classifier(features), self.head(features))
 
 
 class Flat(nn.Module):
@@ -44,18 +28,6 @@ class Flat(nn.Module):
     def forward(self, images: Tensor) -> Outputs:
         flat = images.flatten(1)
         return Outputs(flat, flat @ self.rows.T, flat @ self.abstain.T)
-
-
-def gradient_of(layer: nn.Linear) -> Tensor:
-    assert layer.weight.grad is not None
-    return layer.weight.grad.clone()
-
-
-def batch_of(size: int) -> Batch:
-    ids = torch.arange(size)
-    images = HashedDraws(1).uniform(ids, (1, 4, 4), 0)
-    images[0, 0, 0] = torch.tensor([0.0, 0.0, 1.0, 1.0])  # the range matters where the box leaves it
-    return Batch(images, ids % 3, ids)
 
 
 def outputs_of(logits: Sequence[Sequence[float]], abstain: Sequence[float]) -> Outputs:

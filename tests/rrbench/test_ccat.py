@@ -15,6 +15,7 @@ from rrbench.frameworks.ccat import Ccat, wrong_confidence
 from rrbench.protocols import Batch, Outputs, Victim
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.rr import RR
+from small_network import OnlyTheShare, Small, batch_of, gradient_of
 
 DRAWS = HashedDraws(7)
 RELEASED = Ccat(attack_mode="eval")  # the network under test stands still
@@ -30,31 +31,6 @@ ORIGINAL = Ccat(
 )
 
 
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.backbone, self.norm = nn.Linear(16, 12), nn.BatchNorm1d(12)
-            self.classifier, self.head = nn.Linear(12, 3), nn.Linear(12, 1)
-
-    def running_mean(self) -> Tensor:
-        assert self.norm.running_mean is not None
-        return self.norm.running_mean.clone()
-
-    def forward(self, images: Tensor) -> Outputs:
-        features = self.norm(self.backbone(images.flatten(1))).relu()
-        return Outputs(features, self.classifier(features), self.head(features))
-
-
-@dataclass
-class OnlyTheShare(RR):
-    """RR, whose share alone gives gradient."""
-
-    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
-        return super().training_loss(outputs, labels, classifier_loss.detach())
-
-
 @dataclass(frozen=True)
 class FixedDraws:
     """The same number everywhere: below a half it means a start at the clean image."""
@@ -66,18 +42,6 @@ class FixedDraws:
 
     def normal(self, ids: Tensor, shape: tuple[int, ...], restart: int) -> Tensor:
         return DRAWS.normal(ids, shape, restart)
-
-
-def gradient_of(layer: nn.Linear) -> Tensor:
-    assert layer.weight.grad is not None
-    return layer.weight.grad.clone()
-
-
-def batch_of(size: int) -> Batch:
-    ids = torch.arange(size)
-    images = HashedDraws(1).uniform(ids, (1, 4, 4), 0)
-    images[0, 0, 0] = torch.tensor([0.0, 0.0, 1.0, 1.0])  # the range matters where the box leaves it
-    return Batch(images, ids % 3, ids)
 
 
 def scalar_network(wrong_logit: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Outputs]:

@@ -1,5 +1,4 @@
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -10,48 +9,12 @@ from torch import Tensor, nn
 
 from rrbench.draws import HashedDraws
 from rrbench.frameworks.trades import Trades, divergence
-from rrbench.protocols import Batch, Outputs, Victim
+from rrbench.protocols import Victim
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.rr import RR
+from small_network import OnlyTheShare, Small, batch_of, gradient_of
 
 DRAWS = HashedDraws(7)
-
-
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.backbone, self.norm = nn.Linear(16, 12), nn.BatchNorm1d(12)
-            self.classifier, self.head = nn.Linear(12, 3), nn.Linear(12, 1)
-
-    def running_mean(self) -> Tensor:
-        assert self.norm.running_mean is not None
-        return self.norm.running_mean.clone()
-
-    def forward(self, images: Tensor) -> Outputs:
-        features = self.norm(self.backbone(images.flatten(1))).relu()
-        return Outputs(features, self.classifier(features), self.head(features))
-
-
-@dataclass
-class OnlyTheShare(RR):
-    """RR, whose share alone gives gradient."""
-
-    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
-        return super().training_loss(outputs, labels, classifier_loss.detach())
-
-
-def gradient_of(layer: nn.Linear) -> Tensor:
-    assert layer.weight.grad is not None
-    return layer.weight.grad.clone()
-
-
-def batch_of(size: int) -> Batch:
-    ids = torch.arange(size)
-    images = HashedDraws(1).uniform(ids, (1, 4, 4), 0)
-    images[0, 0, 0] = torch.tensor([0.0, 0.0, 1.0, 1.0])  # the range matters where the box leaves it
-    return Batch(images, ids % 3, ids)
 
 
 def softmax(logits: Tensor) -> npt.NDArray[np.float64]:
