@@ -11,95 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
-from rrbench.devices import tried_kernels
 from rrbench.networks import norm_relu
+from rrbench.networks.frozen_convolution import LANES, FoldedConvolution, FrozenConvolution
 from rrbench.networks.norm_relu import Norm, Seen, Sums
-
-LANES = 8  # channels that the matrix units read at once: three would be converted on every pass
-
-
-class FrozenConvolution:
-    """A convolution with weights in a precision of its own; `refresh` takes over the source's.
-
-    With stride 1 its padding keeps the size, so that the way back is a convolution of the same shape.
-    """
-
-    def __init__(self, source: nn.Conv2d, dtype: torch.dtype) -> None:
-        self.source, self.stride, self.padding = source, source.stride, source.padding
-        outputs, inputs, *kernel = source.weight.shape
-        self.weight = self._empty(outputs, max(inputs, LANES), kernel, dtype)
-        self.mirrored = self._empty(max(inputs, LANES), outputs, kernel, dtype) if self.stride == (1, 1) else None
-        self.refresh()
-
-    def _empty(self, outputs: int, inputs: int, kernel: list[int], dtype: torch.dtype) -> Tensor:
-        weight = torch.zeros(outputs, inputs, *kernel, dtype=dtype, device=self.source.weight.device)
-        return weight.contiguous(memory_format=torch.channels_last)
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Copy the source's weights."""
-        self._take(self.source.weight)
-
-    def _take(self, weight: Tensor) -> None:
-        inputs = weight.shape[1]
-        self.weight[:, :inputs].copy_(weight)
-        if self.mirrored is not None:
-            self.mirrored.copy_(self.weight.flip(2, 3).transpose(0, 1))
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Convolve."""
-        return _lay(F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding))
-
-    def backward(self, gradient: Tensor, size: torch.Size) -> Tensor:
-        """Return the gradient at the maps, whose height and width were `size`."""
-        padding = (int(self.padding[0]), int(self.padding[1]))
-        if self.mirrored is not None:
-            # To a few channels cuDNN's guess is three times too slow.
-            with tried_kernels(self.source.weight.shape[1] < LANES):
-                return _lay(F.conv2d(gradient, self.mirrored, padding=padding))
-        # What the stride cut off at the far edge comes back as zeros.
-        reached = [
-            (length - 1) * self.stride[axis] - 2 * padding[axis] + self.weight.shape[2 + axis]
-            for axis, length in enumerate(gradient.shape[2:])
-        ]
-        rest = (size[0] - reached[0], size[1] - reached[1])
-        return _lay(F.conv_transpose2d(gradient, self.weight, stride=self.stride, padding=padding, output_padding=rest))
-
-    def weight_gradient(self, gradient: Tensor, maps: Tensor) -> Tensor:
-        """Return the gradient at the source's weights, given the maps that were convolved."""
-        settings = (None, self.stride, self.padding, (1, 1), False, (0, 0), 1, (False, True, False))
-        _, found, _ = torch.ops.aten.convolution_backward(gradient, maps, self.weight, *settings)
-        kept: Tensor = found[:, : self.source.weight.shape[1]]
-        return kept.to(self.source.weight.dtype)
-
-
-class FoldedConvolution(FrozenConvolution):
-    """A convolution with the batch norm behind it worked into its weights, as eval mode allows, and ReLU after it."""
-
-    def __init__(self, source: nn.Conv2d, norm: Norm, dtype: torch.dtype) -> None:
-        self.norm, self.shift = norm, torch.zeros_like(norm.bias, dtype=dtype)
-        super().__init__(source, dtype)
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Work the norm into the source's weights."""
-        scale = self.norm.weight * (self.norm.variance + self.norm.eps).rsqrt()
-        self._take(self.source.weight * scale.view(-1, 1, 1, 1))
-        self.shift.copy_(self.norm.bias - self.norm.mean * scale)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Convolve, normalise and rectify; on a GPU in one kernel."""
-        if not maps.is_cuda:
-            return F.conv2d(maps, self.weight, self.shift, self.stride, self.padding).relu()
-        settings = (self.stride, self.padding, (1, 1), 1)
-        return _lay(torch.cudnn_convolution_relu(maps, self.weight, self.shift, *settings))  # type: ignore[arg-type]
-
-
-def _lay(maps: Tensor) -> Tensor:
-    """Lay maps channels-last, which they are already wherever cuDNN made them."""
-    return maps.contiguous(memory_format=torch.channels_last)
 
 
 class FrozenBlock(NamedTuple):
