@@ -70,7 +70,7 @@ class Verifier:
     device: torch.device
     findings: Findings = field(default_factory=Findings)
     _data: dict[tuple[str, Split], Batch] = field(default_factory=dict)
-    _thresholds: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
 
     def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
         """Check one cell; each disagreement is one line."""
@@ -168,12 +168,9 @@ class Verifier:
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
         if "fit" in rejector.needs:
             return
-        key = (record.row.checkpoint_sha256, str(record.cell["rejector"]), str(record.cell["dataset"]))
-        if key not in self._thresholds:
-            self._thresholds[key] = subject.calibrate(rejector, None).threshold
-        if not np.isclose(self._thresholds[key], scores.threshold, rtol=LOGIT_TOLERANCE, equal_nan=True):
-            text = f"its threshold is {float(scores.threshold):.6g}, and {self._thresholds[key]:.6g} on held-out inputs"
-            self._problem(record, text)
+        found, stated = subject.calibrate(rejector, None).threshold, float(scores.threshold)
+        if not np.isclose(found, stated, rtol=LOGIT_TOLERANCE, equal_nan=True):
+            self._problem(record, f"its threshold is {stated:.6g}, and {found:.6g} on held-out inputs")
 
     def _find_checkpoint(self, record: CellRecord) -> Path | None:
         own = self.store.checkpoint_files(record.checkpoint).chosen
@@ -186,7 +183,15 @@ class Verifier:
         return None
 
     def _subject(self, record: CellRecord, path: Path) -> Subject:
-        """Build the network that a cell was measured on."""
+        """Return the network that a cell was measured on, built once for all the cells of a checkpoint."""
+        cell = record.cell
+        said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
+        key = (record.row.checkpoint_sha256, record.row.precision, *said)
+        if key not in self._subjects:
+            self._subjects[key] = self._build(record, path)
+        return self._subjects[key]
+
+    def _build(self, record: CellRecord, path: Path) -> Subject:
         cell = record.cell
         home = build(DataSource, restore("dataset", cell["trained_on"]))
         rejector = build(Rejector, restore("rejector", cell["rejector"]))
