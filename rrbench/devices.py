@@ -90,7 +90,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def make_twin(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module | None:
-    """Return a network's twin for gradients that end at the images, where it brings one and a GPU gains by it."""
+    """Return a network's twin for faster gradients, where it brings one and a GPU gains by it."""
     make = getattr(network, "twin", None)
     if make is None or device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return None
@@ -100,8 +100,8 @@ def make_twin(network: nn.Module, precision: Precision, device: torch.device) ->
 class Instrumented(nn.Module):
     """A network in a given precision that counts what is asked of it, package attacks' gradients included.
 
-    `climb` is for gradients that end at the images, and `twin` answers there; `judge` is for verdicts, and `exact`
-    answers there.
+    `climb` is for gradients that end at the images, and `twin` answers there; a training batch may go by way of it too.
+    `judge` is for verdicts, and `exact` answers there.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Instrumented(nn.Module):
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, so that certainty is never computed in short precision."""
         learn = getattr(self.network, "learn", None)
-        # The twin's way back ends at the weights, and only in train mode are its norms' sums the gradients of theirs.
+        # Only PyTorch's own way back reaches images and weights at once.
         is_lesson = self.network.training and torch.is_grad_enabled() and not images.requires_grad
         if self.twin is not None and learn is not None and is_lesson:
             return self._ask(partial(learn, twin=self.twin), images)

@@ -277,7 +277,7 @@ class NetworkSource(ABC):
 
         A network may bring `twin(dtype)`: a module on the same weights that is attacked in its place on a GPU, and that
         takes weights over anew when its `refresh()` is called; and `learn(images, twin)`, which answers a training
-        batch by way of that twin, differentiable in the network's own weights. `Composed` has both.
+        batch by way of that twin, differentiable in the network's own weights. `Composed` has all three.
         """
 
 

@@ -33,22 +33,13 @@ class Composed(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, whatever precision the layers work in."""
-        return self._answer(self.backbone(self._normalise(images)))
-
-    def learn(self, images: Tensor, twin: "Composed") -> Outputs:
-        """Answer likewise in train mode by the twin's backbone, which knows a faster way back to these weights."""
-        return self._answer(twin.backbone.learn(self._normalise(images)))  # type: ignore[operator]
-
-    def _normalise(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.std
-
-    def _answer(self, features: Tensor) -> Outputs:
+        features = self.backbone((images - self.mean) / self.std)
         logits = self.classifier(features)
         head = features[:, :0] if self.head is None else self.head(features)
         return Outputs(features.float(), logits.float(), head.float())
 
     def twin(self, dtype: torch.dtype) -> "Composed | None":
-        """Return a network on the same weights that asks for no gradient on them, where the backbone has such a twin.
+        """Return a network on the same weights for gradients at the images, where the backbone has such a twin.
 
         Convolution weights are copied: `refresh` takes them over anew once they have changed.
         """
@@ -59,9 +50,33 @@ class Composed(nn.Module):
         twin.backbone = make(dtype)
         return twin
 
+    def learn(self, images: Tensor, twin: "Composed") -> Outputs:
+        """Answer a training batch, by the twin's backbone where that knows a faster way back to these weights."""
+        own = self.backbone
+        # Norms that are frozen, each by itself, are known to PyTorch's modules alone.
+        in_training = all(module.training for module in (*own.modules(), twin.backbone))
+        if not hasattr(twin.backbone, "learn") or not in_training:
+            return cast(Outputs, self(images))
+        self.backbone = _Lesson(twin.backbone)
+        try:
+            return cast(Outputs, self(images))
+        finally:
+            self.backbone = own
+
     def refresh(self) -> None:
         """Bring a twin up to date."""
         self.backbone.refresh()  # type: ignore[operator]
+
+
+class _Lesson(nn.Module):
+    """Stands in for the backbone while a network learns, so that the network's own `forward` is what learns."""
+
+    def __init__(self, fast: nn.Module) -> None:
+        super().__init__()
+        self.fast = fast
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast(Tensor, self.fast.learn(images))  # type: ignore[operator]
 
 
 def share(module: nn.Module) -> nn.Module:

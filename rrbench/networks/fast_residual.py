@@ -4,6 +4,7 @@ It shares its backbone's weights and statistics. A gradient ends at the images, 
 allows: convolution weights cast once instead of at every pass, the way back by cuDNN's forward kernels with mirrored
 weights (up to a fifth faster than its backward ones), in eval mode a norm worked into the convolution before it, and
 one pass over memory for each sum, norm and ReLU (`norm_relu`), whose sums are the gradients of the norm's own weights.
+Norms do not count their batches: with a fixed momentum nobody asks.
 """
 
 from typing import Any, NamedTuple
@@ -91,40 +92,45 @@ class FastResidual(nn.Module):
 
     def ascend(self, images: Tensor, trail: list[Passed] | None, *, learns: bool = False) -> tuple[Tensor, Seen]:
         """Go forward; what the way back needs is left in the trail, if there is one."""
-        sums = self._sums(images.device)
+        sums = self._sums(images.device, training=self.training)
         if not self.training:
             self._fold()
         maps, skip = self.stem.forward(images), None
         for block in self.blocks:
-            active, first = self.norm_relu.forward(maps, skip, block.norm1, sums)
+            active, first = self.norm_relu.forward(maps, skip, block.norm1, _own(sums, block.norm1))
             skip = first.maps if block.shortcut is None else block.shortcut.forward(active)
             if self.training:
-                inner, second = self.norm_relu.forward(block.convolution1.forward(active), None, block.norm2, sums)
+                maps = block.convolution1.forward(active)
+                inner, second = self.norm_relu.forward(maps, None, block.norm2, _own(sums, block.norm2))
             else:
                 inner = block.folded.forward(active)
                 second = Seen(inner, block.rectified.mean, block.rectified.variance)
             maps = block.convolution2.forward(inner)
             if trail is not None:
                 trail.append(Passed(first, second, (active, inner) if learns else None))
-        active, last = self.norm_relu.forward(maps, skip, self.norm, sums)
+        active, last = self.norm_relu.forward(maps, skip, self.norm, _own(sums, self.norm))
         return active.float().mean((2, 3)), last
 
-    def descend(self, gradient: Tensor, trail: list[Passed], last: Seen, learned: Gradients | None = None) -> Tensor:
+    def descend(
+        self, gradient: Tensor, trail: list[Passed], last: Seen, *, training: bool, learned: Gradients | None = None
+    ) -> Tensor:
         """Follow the trail back to what the stem gave; gradients of weights met on the way go into `learned`."""
-        sums = self._sums(gradient.device)
+        sums = self._sums(gradient.device, training=training)
+
+        def through(norm: Norm, gradient: Tensor, seen: Seen, **more: Tensor | None) -> Tensor:
+            own = _own(sums, norm)
+            found: Tensor = self.norm_relu.backward(gradient, seen, norm, own, **more)
+            if learned is not None and own is not None:
+                learned[norm.bias], learned[norm.weight] = own.view(2, -1)
+            return found
+
         area = last.maps.shape[2] * last.maps.shape[3]
         spread = (gradient / area).to(self.dtype)[:, :, None, None].expand(last.maps.shape)
-        spread = spread.contiguous(memory_format=torch.channels_last)
-        flow: Tensor = self.norm_relu.backward(spread, last, self.norm, sums)
-        _note_norm(learned, self.norm, sums)
+        flow = through(self.norm, spread.contiguous(memory_format=torch.channels_last), last)
         for block, passed in zip(reversed(self.blocks), reversed(trail), strict=True):
             size = passed.first.maps.shape[2:]
-            inner = block.convolution2.backward(flow, passed.second.maps.shape[2:])
-            norm2, convolution1 = (
-                (block.norm2, block.convolution1) if self.training else (block.rectified, block.folded)
-            )
-            outer = self.norm_relu.backward(inner, passed.second, norm2, sums)
-            _note_norm(learned, block.norm2, sums)
+            norm2, convolution1 = (block.norm2, block.convolution1) if training else (block.rectified, block.folded)
+            outer = through(norm2, block.convolution2.backward(flow, passed.second.maps.shape[2:]), passed.second)
             inner = convolution1.backward(outer, size)
             if learned is not None and passed.convolved is not None:
                 active, middle = passed.convolved
@@ -137,14 +143,13 @@ class FastResidual(nn.Module):
                         learned[convolution.source.weight] = convolution.weight_gradient(arrived, given)
             # The shortcut carries its share past the norm; a convolved one starts behind it.
             beside, past = (None, flow) if block.shortcut is None else (block.shortcut.backward(flow, size), None)
-            flow = self.norm_relu.backward(inner, passed.first, block.norm1, sums, beside=beside, past=past)
-            _note_norm(learned, block.norm1, sums)
+            flow = through(block.norm1, inner, passed.first, beside=beside, past=past)
         return flow
 
-    def _sums(self, device: torch.device) -> Sums | None:
+    def _sums(self, device: torch.device, *, training: bool) -> Sums | None:
         """Return room for the sums of one pass; in eval mode there are none."""
         norms = [self.norm, *(norm for block in self.blocks for norm in (block.norm1, block.norm2))]
-        return Sums(sum(len(norm.weight) for norm in norms), device) if self.training else None
+        return Sums(sum(len(norm.weight) for norm in norms), device) if training else None
 
     def widen(self, images: Tensor) -> Tensor:
         """Lay images out channels-last, in the working precision, with empty channels up to what a unit reads."""
@@ -160,7 +165,7 @@ class _Way(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, backbone: FastResidual) -> Tensor:
-        ctx.backbone, ctx.channels = backbone, images.shape[1]
+        ctx.backbone, ctx.training, ctx.channels = backbone, backbone.training, images.shape[1]
         ctx.trail = [] if ctx.needs_input_grad[0] else None
         with torch.autocast(images.device.type, enabled=False):
             features, ctx.last = backbone.ascend(backbone.widen(images), ctx.trail)
@@ -171,7 +176,7 @@ class _Way(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         backbone: FastResidual = ctx.backbone
         with torch.autocast(gradients[0].device.type, enabled=False):
-            flow = backbone.descend(gradients[0], ctx.trail, ctx.last)
+            flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=ctx.training)
             return backbone.stem.backward(flow, flow.shape[2:])[:, : ctx.channels].float(), None
 
 
@@ -192,15 +197,13 @@ class _Lesson(torch.autograd.Function):
         backbone: FastResidual = ctx.backbone
         learned: Gradients = {}
         with torch.autocast(gradients[0].device.type, enabled=False):
-            flow = backbone.descend(gradients[0], ctx.trail, ctx.last, learned)
+            flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=True, learned=learned)
             learned[backbone.stem.source.weight] = backbone.stem.weight_gradient(flow, ctx.images)
         return None, None, *(learned[parameter] for parameter in backbone.learned)
 
 
-def _note_norm(learned: Gradients | None, norm: Norm, sums: Sums | None) -> None:
-    """Put down the gradients of a norm's own weights: the sums that its way back has just used."""
-    if learned is not None and sums is not None:
-        learned[norm.bias], learned[norm.weight] = sums.latest.view(2, -1)
+def _own(sums: Sums | None, norm: Norm) -> Tensor | None:
+    return None if sums is None else sums.take(len(norm.weight))
 
 
 def _freeze(block: Any, dtype: torch.dtype) -> FrozenBlock:

@@ -1,4 +1,4 @@
-"""Batch norm and ReLU together, forward and back, for gradients that end at the images.
+"""Batch norm and ReLU together, forward and back.
 
 Here in plain PyTorch, for any device; `norm_relu_kernels` has the same functions for a GPU.
 """
@@ -43,19 +43,17 @@ class Sums:
     def __init__(self, channels: int, device: torch.device) -> None:
         self.zeros = torch.zeros(2 * channels, device=device)
         self.used = 0
-        self.latest = self.zeros[:0]
 
     def take(self, channels: int) -> Tensor:
         """Return zeros for one norm: two for each of its channels."""
         start, self.used = self.used, self.used + 2 * channels
-        self.latest = self.zeros[start : self.used]
-        return self.latest
+        return self.zeros[start : self.used]
 
 
-def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
+def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> tuple[Tensor, Seen]:
     """Return relu(norm(maps + skip)).
 
-    With `sums`, training: by the batch's own statistics, which move the running ones.
+    With `sums`, two zeros for each channel, training: by the batch's own statistics, which move the running ones.
     """
     total = maps if skip is None else maps + skip
     wide = total.float()
@@ -73,21 +71,21 @@ def backward(
     gradient: Tensor,
     seen: Seen,
     norm: Norm,
-    sums: Sums | None,
+    sums: Tensor | None,
     *,
     beside: Tensor | None = None,
     past: Tensor | None = None,
 ) -> Tensor:
     """Return the gradient at `maps + skip`, given that of the result.
 
-    With `sums`, what is taken of them becomes the gradients at the norm's bias and weight. `beside` is another part of
+    `sums`, zeros as there, become the gradients at the norm's bias and weight. `beside` is another part of
     the result's gradient, `past` one that reached `maps + skip` by itself.
     """
     whole = gradient.float() if beside is None else gradient.float() + beside.float()
     passed = whole * (_normal(seen, norm) > 0)
     if sums is not None:
         standard = (seen.maps.float() - _wide(seen.mean)) * _wide(seen.inverse)
-        first, second = sums.take(len(norm.bias)).view(2, -1)
+        first, second = sums.view(2, -1)
         first += passed.sum((0, 2, 3))
         second += (passed * standard).sum((0, 2, 3))
         rows = gradient.numel() // len(norm.bias)

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-from rrbench.networks.norm_relu import Norm, Seen, Sums
+from rrbench.networks.norm_relu import Norm, Seen
 
 ROWS = 64  # positions that one program reads at once
 TILES = 4  # times that many for a sum: loads that need not wait for each other
@@ -18,13 +18,13 @@ PROGRAMS = 264  # of a sum, at most: each adds once to every channel; two for ev
 WARPS = 8  # of a sum
 
 
-def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Sums | None) -> tuple[Tensor, Seen]:
+def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> tuple[Tensor, Seen]:
     """Do as `norm_relu.forward`."""
     rows, channels, width = _shape(maps)
     total = maps if skip is None else torch.empty_like(maps)
     statistics, pair = norm.mean, (maps, maps if skip is None else skip)
     if sums is not None:
-        statistics = sums.take(channels)
+        statistics = sums
         flags = (channels, skip is not None, width, ROWS, TILES)
         _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags, num_warps=WARPS)
         pair, skip = (total, total), None
@@ -52,7 +52,7 @@ def backward(
     gradient: Tensor,
     seen: Seen,
     norm: Norm,
-    sums: Sums | None,
+    sums: Tensor | None,
     *,
     beside: Tensor | None = None,
     past: Tensor | None = None,
@@ -64,7 +64,7 @@ def backward(
     constants = (seen.mean, seen.inverse, norm.weight, norm.bias)
     statistics = norm.mean
     if sums is not None:
-        statistics = sums.take(channels)
+        statistics = sums
         flags = (channels, beside is not None, width, ROWS, TILES)
         _back_sums[_sum_grid(rows, channels, width)](
             *given, maps, *constants, statistics, rows, *flags, num_warps=WARPS

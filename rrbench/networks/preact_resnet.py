@@ -46,7 +46,7 @@ class ResidualBackbone(nn.Sequential):
         )
 
     def twin(self, dtype: torch.dtype) -> FastResidual:
-        """Return a backbone on the same weights that is fast where only the images' gradient is asked for."""
+        """Return a backbone on the same weights that is fast where a gradient ends at the images, or at the weights."""
         stem, *blocks, norm, _, _ = self
         return FastResidual(cast(nn.Conv2d, stem), blocks, cast(nn.BatchNorm2d, norm), dtype)
 

@@ -11,7 +11,7 @@ from rrbench.networks.composed import Composed
 from rrbench.networks.fast_residual import norm_relu_for
 from rrbench.networks.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
-from rrbench.protocols import DataInfo
+from rrbench.protocols import DataInfo, Outputs
 from rrbench_baselines.rr import RR
 
 INFO = DataInfo(classes=4, shape=(3, 9, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
@@ -125,6 +125,59 @@ def test_only_a_lesson_goes_through_the_twin_of_a_network_that_learns() -> None:
     assert all(parameter.grad is not None for parameter in network.classifier.parameters())
 
 
+class Louder(Composed):
+    """A network with a `forward` of its own."""
+
+    def forward(self, images: Tensor) -> Outputs:
+        features, logits, head = super().forward(images)
+        return Outputs(features, 10 * logits, head)
+
+
+class OwnTwin(nn.Module):
+    """A backbone's twin that knows no faster way to the weights."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1).mean(1, keepdim=True).expand(-1, 32)
+
+
+def lessons(network: Composed, twin: Composed | None) -> tuple[Tensor, Tensor]:
+    """What a training batch gives through the twin, and by PyTorch alone."""
+    reference = copy.deepcopy(network)
+    return Instrumented(network, "fp32", twin=twin)(images("cpu")).logits, reference(images("cpu")).logits
+
+
+def test_what_learns_is_the_networks_own_forward() -> None:
+    network = make_network("cpu", training=True)
+    network.__class__ = Louder
+    torch.testing.assert_close(*lessons(network, network.twin(torch.float32)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_twin_without_a_way_to_the_weights_and_frozen_norms_leave_the_lesson_to_pytorch() -> None:
+    network = make_network("cpu", training=True)
+    twin = copy.copy(network.twin(torch.float32))
+    assert twin is not None
+    twin.backbone = OwnTwin()
+    torch.testing.assert_close(*lessons(network, twin))
+    network = make_network("cpu", training=True)
+    frozen = next(module for module in network.modules() if isinstance(module, nn.BatchNorm2d)).eval()
+    before = frozen.running_mean.clone()  # type: ignore[union-attr, operator]
+    found, expected = lessons(network, network.twin(torch.float32))
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(before, frozen.running_mean)  # type: ignore[arg-type]
+
+
+def test_the_way_back_is_that_of_the_way_forward_though_the_mode_has_changed_between() -> None:
+    network = make_network("cpu", training=True)
+    reference = copy.deepcopy(network)
+    model = Instrumented(network, "fp32", twin=network.twin(torch.float32)).train()
+    for asked in (model, reference):
+        loss = asked(images("cpu")).logits.square().sum()
+        asked.eval()
+        loss.backward()
+    for parameter, expected in zip(network.backbone.parameters(), reference.backbone.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-3)
+
+
 def test_a_second_derivative_through_a_twin_is_refused_rather_than_wrong() -> None:
     twin = make_network("cpu", training=False).twin(torch.float32)
     assert twin is not None
@@ -157,11 +210,12 @@ def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool,
     shared = copy.deepcopy(module)
     norm = Norm.of(shared)
     maps, skip, gradient, beside, past = (draw() for _ in range(5))
-    sums = Sums(2 * channels, maps.device) if training else None
+    sums = Sums(2 * channels, maps.device)
+    zeros = [sums.take(channels) if training else None for _ in range(2)]
     functions = norm_relu_for(maps.device)
-    active, seen = functions.forward(maps, skip if has_more else None, norm, sums)
+    active, seen = functions.forward(maps, skip if has_more else None, norm, zeros[0])
     found = functions.backward(
-        gradient, seen, norm, sums, beside=beside if has_more else None, past=past if has_more else None
+        gradient, seen, norm, zeros[1], beside=beside if has_more else None, past=past if has_more else None
     )
     total = (maps + skip if has_more else maps).requires_grad_()
     expected = module(total).relu()
