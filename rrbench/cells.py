@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import cast
 
 from rrbench.config import MetricSettings, Recipe
-from rrbench.names import Choice, parse_budget
+from rrbench.names import Choice, parse_budget, radius_text
 from rrbench.protocols import Attack, Budget, Norm
 from rrbench.registry import build, code, is_ours
 
@@ -74,8 +74,14 @@ class Cell:
     @property
     def label(self) -> str:
         """The cell in one short line."""
-        budget = f" {show_budget(self.budget)}" if self.budget else ""
-        return f"{self.training.trained_as} {self.rejector} {self.attack}{budget}"
+        return f"{self.training.trained_as} {self.rejector} {self.attack} {self.shown_budget}".rstrip()
+
+    @property
+    def shown_budget(self) -> str:
+        """The budget as it is typed."""
+        if self.budget is None or self.budget.radius is None:
+            return show_budget(self.budget)
+        return f"{self.budget.norm}:{radius_text(self.budget.radius)}"
 
     def describe(self) -> dict[str, object]:
         """Return all that is needed to measure the cell again, as plain values."""
@@ -157,7 +163,7 @@ def digest(**parts: object) -> str:
 
 
 def show_budget(budget: Budget | None) -> str:
-    """Print a budget as it is typed: `linf:8/255`."""
+    """Print a budget for keys and files, its radius in lowest terms."""
     if budget is None:
         return ""
     return budget.norm if budget.radius is None else f"{budget.norm}:{budget.radius}"

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Iterable
+from fractions import Fraction
 
+from rrbench.names import radius_text
 from rrbench.rows import ResultRow
 
 MARK = "weak: "
 MUCH = 5.0  # points of accuracy that more steps or restarts may take away before fewer look too few
-ANY = 1.0  # points by which an attack without gradients may win by chance
+ANY = 1.0  # points by which an attack without gradients, or within a smaller radius, may win by chance
 
 
 def with_doubts(rows: Iterable[ResultRow]) -> list[ResultRow]:
@@ -29,7 +31,6 @@ def _setting(row: ResultRow) -> tuple[object, ...]:
         row.trained_as,
         row.rejector,
         row.norm,
-        row.eps,
         row.seed,
         row.preset,
         row.n,
@@ -43,10 +44,20 @@ def _noted(row: ResultRow, doubts: list[str]) -> ResultRow:
     return dataclasses.replace(row, note="; ".join([*parts, *(MARK + doubt for doubt in doubts)]))
 
 
-def _doubts(row: ResultRow, beside: list[ResultRow]) -> list[str]:
-    if row not in beside or row.acc_all is None:
+def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
+    if row not in group or row.acc_all is None:
         return []
     found = []
+    beside = [other for other in group if Fraction(other.eps) == Fraction(row.eps)]
+    # What lies in a small ball lies in a large one.
+    inside = [
+        other
+        for other in group
+        if Fraction(other.eps) < Fraction(row.eps) and _is_longer(other, row, or_same=True) and _gain(row, other) > ANY
+    ]
+    if inside:
+        best = max(inside, key=lambda other: _gain(row, other))
+        found.append(f"{best.attack} takes {_gain(row, best):.1f} points more within {radius_text(Fraction(best.eps))}")
     longer = [other for other in beside if _is_longer(other, row) and _gain(row, other) > MUCH]
     if longer:
         best = max(longer, key=lambda other: _gain(row, other))
@@ -62,14 +73,14 @@ def _gain(row: ResultRow, other: ResultRow) -> float:
     return (row.acc_all or 0.0) - (other.acc_all or 0.0)
 
 
-def _is_longer(other: ResultRow, row: ResultRow) -> bool:
-    """Tell whether two rows differ in nothing but more steps or restarts."""
+def _is_longer(other: ResultRow, row: ResultRow, *, or_same: bool = False) -> bool:
+    """Tell whether two attacks differ in nothing but more steps or restarts."""
     here, there = (json.loads(each.settings)["attack"] for each in (row, other))
     if not {"steps", "restarts"} <= here.keys() or here.keys() != there.keys():
         return False
     same = all(here[key] == there[key] for key in here if key not in ("steps", "restarts"))
     is_more = here["steps"] <= there["steps"] and here["restarts"] <= there["restarts"]
-    return same and is_more and here != there and family(row) == family(other)
+    return same and is_more and (or_same or here != there) and family(row) == family(other)
 
 
 def family(row: ResultRow) -> str:

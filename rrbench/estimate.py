@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rrbench.cells import Cell, Plan, Training, show_budget
+from rrbench.cells import Cell, Plan, Training
 from rrbench.devices import describe
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.registry import build
@@ -63,7 +63,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
             [
                 f"{cell.training.trained_as} {cell.rejector}",
                 str(cell.attack),
-                show_budget(cell.budget),
+                cell.shown_budget,
                 str(cell.seed),
                 f"{gradients:,}",
                 "attack stored" if is_stored and state == "to be run" else state,

@@ -298,6 +298,13 @@ class Scores(NamedTuple):
     reached: NDArray[np.bool_]  # likewise
 
 
+def held_out(test: Batch, calibration: Batch | None) -> NDArray[np.bool_]:
+    """Tell which test inputs did not fix the deployed threshold."""
+    if calibration is None:
+        return np.ones(test.size, dtype=np.bool_)
+    return to_numpy(~torch.isin(test.ids, calibration.ids))
+
+
 def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
     """Let a rejector judge an attack's answers."""
     test = subject.test()
@@ -309,8 +316,6 @@ def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
         bold = certainties(victim.rejector, attacked.boldest, test.labels)
         is_wrong = to_numpy(attacked.boldest.logits.argmax(1) != test.labels)
         boldest = np.maximum(boldest, np.where(is_wrong, bold, -np.inf))
-    calibration = subject.batch("calibration")
-    held_out = ~torch.isin(test.ids, calibration.ids) if calibration else torch.ones_like(test.ids, dtype=torch.bool)
     threshold = victim.calibration.threshold if victim.calibration else float("nan")
     return Scores(
         ids=to_numpy(test.ids),
@@ -321,7 +326,7 @@ def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
         certainty=certainty,
         boldest_certainty=boldest,
         threshold=np.asarray(threshold, dtype=np.float64),
-        is_deployed=to_numpy(held_out),
+        is_deployed=held_out(test, subject.batch("calibration")),
         distances=_or_empty(attacked.distances, np.float64),
         reached=_or_empty(attacked.reached, np.bool_),
     )

@@ -242,3 +242,8 @@ def parse_budget(text: str) -> tuple[str, Fraction]:
     if norm == "linf" and exact > 1:
         raise UseError(f"budget {text!r} exceeds the range [0, 1] of images; {norm}:{radius.strip()}/255 perhaps?")
     return norm, exact
+
+
+def radius_text(radius: Fraction) -> str:
+    """Print a radius; 4/85 is 12 steps of 255, and nobody would write it otherwise."""
+    return f"{radius * 255}/255" if radius.denominator in (17, 51, 85) else str(radius)

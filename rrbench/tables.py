@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from rrbench.errors import UseError
 from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
-from rrbench.names import unknown
+from rrbench.names import radius_text, unknown
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 
 WIDTH = 100  # of a table as text
@@ -134,11 +134,6 @@ def _shown(row: ResultRow, key: str) -> str:
 def budget_text(row: ResultRow) -> str:
     """Print a row's budget as it is typed."""
     return f"{row.norm}:{radius_text(Fraction(row.eps))}" if row.eps else row.norm
-
-
-def radius_text(radius: Fraction) -> str:
-    """Print a radius; 4/85 is 12 steps of 255, and nobody would write it otherwise."""
-    return f"{radius * 255}/255" if radius.denominator in (17, 51, 85) else str(radius)
 
 
 def number(row: ResultRow, column: str) -> str:

@@ -1,6 +1,8 @@
 """Checks that stored results are what they say: metrics, hashes, replayed images, and on request the attacks."""
 
 import dataclasses
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -18,25 +20,39 @@ from rrbench.devices import Precision, place
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import (
+    KEPT_IMAGES,
     Scores,
     Subject,
     certainties,
     check_budget,
     distances_of,
     fresh_member,
+    held_out,
     metrics_of,
     run_attack,
     score,
 )
 from rrbench.files import sha256
+from rrbench.names import long_form, parse
 from rrbench.progress import Report
-from rrbench.protocols import Attack, Batch, Budget, DataSource, NetworkSource, Outputs, Rejector, Split
-from rrbench.registry import build, restore
+from rrbench.protocols import (
+    Attack,
+    Batch,
+    Budget,
+    Calibration,
+    DataSource,
+    NetworkSource,
+    Outputs,
+    Rejector,
+    Split,
+)
+from rrbench.registry import build, expand, restore, table
 from rrbench.rows import ResultRow, order, read_rows
 from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.tables import budget_text
 
 LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
+SUBJECTS = 8  # networks kept at hand
 FLIP_TOLERANCE = 0.005  # share of verdicts that may differ when an attack is repeated elsewhere
 
 
@@ -49,6 +65,7 @@ class Findings:
     recomputed: int = 0
     replayed: int = 0
     rerun: int = 0
+    unfitted: int = 0  # cells whose threshold needs a fit that only a rerun makes
     absent: set[str] = field(default_factory=set)  # checkpoints and data sets that are not here
     problems: list[str] = field(default_factory=list)
 
@@ -57,6 +74,7 @@ class Findings:
         text = f"{self.cells} cells: {self.recomputed} recomputed from scores, {self.replayed} replayed"
         text += f", {self.rerun} attacked again" if self.rerun else ""
         text += f", {self.failed} failed rows" if self.failed else ""
+        text += f"; {self.unfitted} thresholds need --rerun, their rejectors being fitted" if self.unfitted else ""
         text += f"; {len(self.absent)} checkpoints or data sets not here" if self.absent else ""
         return f"{text}; {len(self.problems)} problems" if self.problems else f"{text}; all confirmed"
 
@@ -81,6 +99,8 @@ class Verifier:
         if row.status != "ok":
             self.findings.failed += 1
             return
+        for text in _misnamed(record):
+            self._problem(record, text)
         path = self.store.scores_path(record.key)
         try:
             if sha256(path) != record.scores_sha256:
@@ -127,10 +147,23 @@ class Verifier:
             self._problem(record, "it was measured on other data than is here")
         if test.ids.tolist() != scores.ids.tolist() or test.labels.tolist() != scores.labels.tolist():
             self._problem(record, "its ids or labels are not the data set's")
+        if len(images) < min(KEPT_IMAGES, test.size):
+            self._problem(record, f"only {len(images)} of its images are stored")
         try:
             check_budget(images.to(self.device), test.images[: len(images)], _budget(record))
         except CellError as error:
             self._problem(record, f"its stored images: {error}")
+        return self._check_held_out(record, scores, test)
+
+    def _check_held_out(self, record: CellRecord, scores: Scores, test: Batch) -> bool:
+        """Check that deploy_* counts exactly the inputs that did not fix the threshold."""
+        try:
+            calibration = self._load(record, "calibration")
+        except UseError:  # borrowed from another data set, which is not here
+            self.findings.absent.add(f"{record.cell['dataset']} calibration")
+            return False
+        if not np.array_equal(held_out(test, calibration), scores.is_deployed):
+            self._problem(record, "it counts other inputs as held out than the data set does")
         return True
 
     def _load(self, record: CellRecord, split: Split) -> Batch:
@@ -158,18 +191,22 @@ class Verifier:
         if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(logits).max())):
             self._problem(record, f"the checkpoint gives other logits for the stored images (by {gap:.3g})")
         self.findings.replayed += 1
-        if is_here:
-            self._check_threshold(record, subject, scores)
         if rerun:
             self._rerun(record, subject, scores)
+        elif is_here:
+            rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
+            if "fit" in rejector.needs:
+                self.findings.unfitted += 1
+            else:
+                self._check_threshold(record, subject.calibrate(rejector, None), scores)
 
-    def _check_threshold(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
-        """Compare the deployed threshold; one that needs a fit on all training inputs is left alone."""
-        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-        if "fit" in rejector.needs:
-            return
-        found, stated = subject.calibrate(rejector, None).threshold, float(scores.threshold)
-        if not np.isclose(found, stated, rtol=LOGIT_TOLERANCE, equal_nan=True):
+    def _check_threshold(self, record: CellRecord, calibration: Calibration | None, scores: Scores) -> None:
+        """Compare the deployed threshold with the one that calibration inputs give here."""
+        found = calibration.threshold if calibration else float("nan")
+        stated, known = float(scores.threshold), scores.certainty[np.isfinite(scores.certainty)]
+        # As far as replayed logits may differ: certainties are made of them.
+        slack = LOGIT_TOLERANCE * max(1.0, float(np.abs(known).max(initial=0.0)))
+        if not np.isclose(found, stated, rtol=0, atol=slack, equal_nan=True):
             self._problem(record, f"its threshold is {stated:.6g}, and {found:.6g} on held-out inputs")
 
     def _find_checkpoint(self, record: CellRecord) -> Path | None:
@@ -188,6 +225,8 @@ class Verifier:
         said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
         key = (record.row.checkpoint_sha256, record.row.precision, *said)
         if key not in self._subjects:
+            if len(self._subjects) == SUBJECTS:
+                self._subjects.pop(next(iter(self._subjects)))
             self._subjects[key] = self._build(record, path)
         return self._subjects[key]
 
@@ -205,6 +244,7 @@ class Verifier:
         attack = build(Attack, restore("attack", record.cell["attack"]))
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
         victim = subject.victim(rejector, is_attacked=attack.is_adaptive)
+        self._check_threshold(record, victim.calibration, scores)
         budget = _budget(record)
         name = record.cell["attack"][0]
         choices = [restore("attack", saved) for saved in record.cell["members"]]
@@ -241,6 +281,20 @@ class Verifier:
         row = record.row
         attack = f"{row.attack} {budget_text(row)}".strip()
         self.findings.problems.append(f"{row.trained_as} {row.rejector} {attack} seed {row.seed}: {text}")
+
+
+def _misnamed(record: CellRecord) -> Iterator[str]:
+    """Say where a row names something else than the cell that was measured; tables print the row."""
+    row, cell = record.row, record.cell
+    settings = json.loads(row.settings)
+    for kind in ("dataset", "network", "framework", "rejector", "attack"):
+        name = long_form(kind, parse(expand(kind, getattr(row, kind))), table(kind).classes).name
+        if name != cell[kind][0] or settings.get(kind, cell[kind][1]) != cell[kind][1]:
+            yield f"its row says {kind} {getattr(row, kind)}, and {cell[kind][0]} with other settings was measured"
+    budget = read_budget(cell["budget"])
+    radius = None if budget is None else budget.radius
+    if row.norm != (budget.norm if budget else "") or (Fraction(row.eps) if row.eps else None) != radius:
+        yield f"its row says the budget {budget_text(row) or 'none'}, and {cell['budget'] or 'none'} was measured"
 
 
 def _budget(record: CellRecord) -> Budget:

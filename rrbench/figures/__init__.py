@@ -58,7 +58,10 @@ def draw(name: str, folder: Path, wish: Wish) -> Figure:
         raise UseError(f"{name} shows every budget: --budget does not go with it")
     for rejector in split_list(wish.rejectors or ""):
         if not any(goes_by(cell.row, rejector) for cell in cells):
-            raise unknown("rejector among the results:", rejector, {cell.row.rejector for cell in cells})
+            known = {
+                name for cell in cells for name in (cell.row.rejector, f"{cell.row.rejector}@{cell.row.framework}")
+            }
+            raise unknown("rejector among the results:", rejector, known)
     admitted = [cell for cell in cells if wish.admits(cell.row)]
     if not admitted:
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {folder} measures some")

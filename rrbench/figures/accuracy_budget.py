@@ -6,12 +6,12 @@ from fractions import Fraction
 
 from matplotlib.figure import Figure
 
+from rrbench.doubts import MARK, with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import finish, legend_below, look, panels, styled
-from rrbench.names import unknown
+from rrbench.names import radius_text, unknown
 from rrbench.rows import ResultRow, order
-from rrbench.tables import radius_text
 
 METRICS = {
     "acc_all": "accuracy, all answered (%)",
@@ -26,8 +26,9 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
 
     `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. One attack
     throughout, so that points compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
+    A hollow point is of an attack that others in `rows` show to be weak there.
     """
-    name, curves = by_victim(rows, attack)
+    name, curves = by_victim(with_doubts(rows), attack)
     norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
     victims = list(dict.fromkeys(victim for _, victim in curves))
     used = [row for points in curves.values() for row in points]
@@ -50,16 +51,30 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
                     marker=style.marker,
                     label=labels[victim],
                 )
+                weak = [row for row in points if MARK in row.note]
+                panel.plot(
+                    [float(radius(row)) for row in weak],
+                    [getattr(row, metric) for row in weak],
+                    linestyle="none",
+                    marker=style.marker,
+                    color=style.color,
+                    markerfacecolor="white",
+                )
                 if metric == "acc_tpr95":
                     low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
                     panel.fill_between(radii, low, high, color=style.color, alpha=0.15, linewidth=0)
             ticks = sorted({radius(row) for key, points in curves.items() if key[0] == norm for row in points})
             panel.set_xticks(
-                [float(tick) for tick in ticks], [radius_text(tick) for tick in ticks], rotation=45, ha="right"
+                [float(tick) for tick in ticks],
+                [radius_text(tick) for tick in ticks],
+                rotation=45,
+                ha="right",
+                fontsize=6,
             )
             panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))
         legend_below(figure, axes, columns=2)
-        finish(figure, f"{name}, {provenance_text(used)}")
+        doubt = "; hollow: too weak, as other rows show" * any(MARK in row.note for row in used)
+        finish(figure, f"{name}, {provenance_text(used)}{doubt}")
     return figure
 
 

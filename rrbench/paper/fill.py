@@ -16,7 +16,7 @@ from rrbench.rows import ResultRow, order
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts
 WITH_INTERVAL = ("acc_tpr95", "auc")
-UNDEFINED = "undefined: measured, and without a value where no answer is right, or none wrong"
+UNDEFINED = "undefined: measured, and there is no value (no TPR-95 or AUC where no answer is right)"
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,17 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     parts = [rows.find(each) for each in wanted(cell, preset)]
     by_training = [_trainings(part, column(cell)) for part in parts]
     shared = [key for key in by_training[0] if all(key in part for part in by_training)]
+    done = [{_training(row) for row in part if row.status == "ok"} for part in parts]
+    undefined = set.intersection(*done).difference(shared)
+    if not shared and undefined:
+        return Measured(preset=preset, note=UNDEFINED, is_undefined=True)
     if not shared:
-        if all(any(row.status == "ok" for row in part) for part in parts) and not any(by_training):
-            return Measured(preset=preset, note=UNDEFINED, is_undefined=True)
         return Measured(note=_absence(parts, by_training))
     each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
     is_usual = is_published(cell) and preset == "paper"
     notes = [] if is_usual else [f"preset {preset}"]
     notes += [f"{len(each)} trainings"] if len(each) > 1 else []
+    notes += [f"undefined in {len(undefined)} more"] if undefined else []
     spread = max(_spread(part, column(cell)) for part in parts)
     notes += [f"rows of one training differ by up to {spread:.3g}, the first counts"] if spread else []
     value, low, high = each[0]
@@ -72,8 +75,12 @@ def _trainings(rows: Sequence[ResultRow], name: str) -> dict[tuple[int, str], Re
     found: dict[tuple[int, str], ResultRow] = {}
     for row in sorted(rows, key=lambda row: (_exactness(row), *order(row))):
         if row.status == "ok" and getattr(row, name) is not None:
-            found.setdefault((row.seed, row.checkpoint_sha256), row)
+            found.setdefault(_training(row), row)
     return dict(sorted(found.items()))
+
+
+def _training(row: ResultRow) -> tuple[int, str]:
+    return row.seed, row.checkpoint_sha256
 
 
 def _spread(rows: Sequence[ResultRow], name: str) -> float:

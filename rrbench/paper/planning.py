@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from rrbench import zoo
-from rrbench.cells import Cell, Plan, show_budget
+from rrbench.cells import Cell, Plan
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.estimate import duration, known_rates, training_gradients
@@ -113,7 +113,7 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
             seconds = 0.0 if key in seen else rates.seconds(cell)
             seen.add(key)
             attacking += seconds
-            what = [str(cell.attack), show_budget(cell.budget), duration(seconds)]
+            what = [str(cell.attack), cell.shown_budget, duration(seconds)]
             table.append([str(cell.dataset), name[1], name[2], str(cell.rejector), *what])
     shown = render(["data set", "network", "trained as", "rejector", "attack", "budget", "GPU time"], table, "text")
     words = ["rrbench run --paper", selection.paper]

@@ -46,6 +46,15 @@ def test_other_settings_other_budgets_and_other_rejectors_are_not_compared() -> 
     assert notes(*rows) == [""] * 5
 
 
+def test_an_attack_that_takes_less_than_one_within_a_smaller_radius_is_doubted() -> None:
+    """Measured on CIFAR-10: ten steps of 2/255 cannot reach the border of 24/255."""
+    found = notes(pgd(10, 24.4, eps="8/85"), pgd(100, 16.9, restarts=10, eps="16/255"), pgd(10, 32.7, eps="12/255"))
+    assert found == ["weak: pgd100x10 takes 7.5 points more within 16/255", "", ""]
+    # A weaker attack on the smaller ball, other settings and chance prove nothing.
+    assert notes(pgd(100, 24.4, eps="8/85"), pgd(10, 16.9, eps="16/255"))[0] == ""
+    assert notes(pgd(10, 24.4, eps="8/85"), pgd(10, 23.5, eps="16/255"))[0] == ""
+
+
 def test_an_attack_without_gradients_that_wins_is_named() -> None:
     blind = row("corner", 70.0, gradients=0, settings={})
     assert notes(pgd(10, 80.0), blind) == ["weak: corner, without any gradient, takes 10.0 points more", ""]

@@ -227,6 +227,9 @@ def test_a_failed_row_and_an_undefined_metric_say_so(rows_for: Make) -> None:
     assert not measure([]).is_undefined
     # A failed row of one training does not hide that another was measured.
     assert measure([failed, dataclasses.replace(row, acc_tpr95=None)]).is_undefined
+    # A mean over trainings says how many it leaves out.
+    other = dataclasses.replace(row, acc_tpr95=None, seed=1, checkpoint_sha256="b" * 64)
+    assert (measure([row, other]).value, measure([row, other]).note) == (row.acc_tpr95, "undefined in 1 more")
 
 
 CORRUPTED = cell("table3", at="pgd-at", rejector="rr", attack="corruption:fog")
@@ -240,6 +243,8 @@ def test_corruptions_are_averaged_over_severities_in_paper_and_pooled_in_officia
     assert found.low == pytest.approx((found.value or 0) - 1)
     assert measure(rows[:4], CORRUPTED).value is None
     assert measure(rows[:4], CORRUPTED).note == "4 of 5 parts measured"
+    # All were measured, and their mean has no value.
+    assert measure([*rows[:4], dataclasses.replace(rows[4], acc_tpr95=None)], CORRUPTED).is_undefined
     pooled = [row for row in rows_for("table3", preset="official") if row.dataset == "cifar10-c(fog)"]
     (rr,) = [row for row in pooled if row.trained_as == "pgd-at+rr"]
     assert (rr.n, measure([rr], CORRUPTED).value) == (50_000, rr.acc_tpr95)
