@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from typing import Any
 
@@ -76,3 +77,8 @@ def test_other_notes_stay_and_doubts_do_not_pile_up() -> None:
     assert once[0].note.startswith("oracle: knows the labels; weak: more steps")
     assert with_doubts(once) == once
     assert with_doubts(once[:1])[0].note == "oracle: knows the labels"
+
+
+def test_rows_with_settings_that_tell_nothing_are_compared_with_nobody() -> None:
+    odd = [dataclasses.replace(pgd(10, 80.0), settings=text) for text in ("", "{", "null", "[]", '{"attack": 3}')]
+    assert notes(*odd, pgd(100, 10.0)) == [""] * 6
