@@ -61,8 +61,9 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) 
     if sums is not None:
         mean, variance = wide.mean((0, 2, 3)), wide.var((0, 2, 3), correction=0)
         rows = maps.numel() // maps.shape[1]
-        norm.mean.lerp_(mean, norm.momentum)
-        norm.variance.lerp_(variance * (rows / max(rows - 1, 1)), norm.momentum)
+        # `data`: PyTorch's own norm, too, may move them between another pass's ways forward and back.
+        norm.mean.data.lerp_(mean, norm.momentum)
+        norm.variance.data.lerp_(variance * (rows / max(rows - 1, 1)), norm.momentum)
     seen = Seen(total, mean.clone(), (variance + norm.eps).rsqrt())
     return _normal(seen, norm).relu().to(maps.dtype), seen
 

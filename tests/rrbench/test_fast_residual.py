@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.config import load_preset
+from rrbench.datasets.digits import Digits
 from rrbench.devices import Instrumented, tf32
+from rrbench.draws import HashedDraws
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast_residual import norm_relu_for
 from rrbench.networks.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
-from rrbench.protocols import DataInfo, Outputs
+from rrbench.protocols import DataInfo, Framework, Outputs, Rejector, Victim
+from rrbench.registry import build, choose
 from rrbench_baselines.rr import RR
 
 INFO = DataInfo(classes=4, shape=(3, 9, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
@@ -176,6 +180,34 @@ def test_the_way_back_is_that_of_the_way_forward_though_the_mode_has_changed_bet
         loss.backward()
     for parameter, expected in zip(network.backbone.parameters(), reference.backbone.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("attack_mode", ["train", "eval"])
+@pytest.mark.parametrize(
+    "pair",
+    ["rr@pgd-at", "ebd@pgd-at", "snet@pgd-at", "rr@trades", "rr@ccat", "carl@carl", "atro@atro"],
+)
+def test_every_framework_learns_through_the_twin_what_pytorch_teaches_it(pair: str, attack_mode: str) -> None:
+    config = load_preset("quick")
+    first, second = pair.split("@")
+    rejector = build(Rejector, choose("rejector", first, config, "digits"))
+    framework = build(Framework, choose("framework", f"{second}(attack_mode={attack_mode})", config, "digits"))
+    batch = Digits().load("train", ()).at(slice(16))
+    gradients = []
+    for learns in (True, False):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = Composed(Digits.info, ResidualBackbone(1, 16, (16, 32), 1), 32, rejector)
+        # Both climb through the twin, so that they learn from the same images.
+        model = Instrumented(network, "fp32", twin=network.twin(torch.float32)).train()
+        if not learns:
+            network.learn = None  # type: ignore[assignment, method-assign]
+        framework(Victim(model, rejector), batch, HashedDraws(3)).backward()
+        gradients.append({name: each.grad for name, each in network.named_parameters() if each.grad is not None})
+    found, expected = gradients
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=lambda text, n=name: n + text)
 
 
 def test_a_second_derivative_through_a_twin_is_refused_rather_than_wrong() -> None:
