@@ -99,10 +99,10 @@ class Verifier:
         if row.status != "ok":
             self.findings.failed += 1
             return
-        for text in _misnamed(record):
-            self._problem(record, text)
         path = self.store.scores_path(record.key)
         try:
+            for text in _misnamed(record):
+                self._problem(record, text)
             if sha256(path) != record.scores_sha256:
                 self._problem(record, f"{path.name} does not have the SHA-256 written with the row")
             arrays = load_arrays(path)
@@ -114,7 +114,7 @@ class Verifier:
         except (UseError, CellError) as error:
             self._problem(record, str(error))
         except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on
-            self._problem(record, f"its score file is not of this make: {first_line(error)}")
+            self._problem(record, f"its row or score file is not of this make: {first_line(error)}")
 
     def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]

@@ -286,6 +286,13 @@ def test_a_row_that_names_something_else_than_was_measured_is_noticed(
     assert any(words in problem for problem in problems(folder))
 
 
+def test_a_row_whose_settings_cannot_be_read_is_one_line_and_the_other_cells_are_checked(folder: Path) -> None:
+    rewrite_cell(one_cell(folder), forge=True, settings="{")
+    findings = verify(folder)
+    assert findings.cells == 9
+    assert sum("not of this make" in problem for problem in findings.problems) == 1
+
+
 def test_a_calibration_split_that_is_not_here_is_said_and_is_no_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
