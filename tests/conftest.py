@@ -22,6 +22,12 @@ INFO = DataInfo(classes=4, shape=(1, 8, 8), mean=(0.5,), std=(0.25,))
 NETWORK = SmallCnn(width=4)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Keep PyTorch to one thread: on tiny tensors threads mostly wait for each other, beside other jobs for long."""

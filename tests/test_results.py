@@ -17,6 +17,7 @@ from rrbench.verify import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
 CIFAR10 = ROOT / "results" / "cifar10"
+FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/rows.csv"))
 ZOO = ROOT / "results" / "zoo"
 RECOMPUTED = 10  # one cell of so many: `rrbench verify` takes a minute for all
 
@@ -25,8 +26,9 @@ def rows() -> list[ResultRow]:
     return read_rows(CIFAR10 / "rows.csv")
 
 
-def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics() -> None:
-    store = Store(CIFAR10)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(folder: Path) -> None:
+    store = Store(folder)
     cells = store.cells()
     verifier = Verifier(store, (), torch.device("cpu"))
     verifier.check_rows(with_doubts(record.row for record, _ in cells))
@@ -38,6 +40,18 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics() ->
             verifier.check(record, row_sha256, rerun=False)
     assert verifier.findings.problems == []
     assert verifier.findings.recomputed == -(-len(cells) // RECOMPUTED)
+
+
+def test_no_published_file_is_without_the_entry_that_explains_it() -> None:
+    for folder in FOLDERS:
+        keys = {record.key for record, _ in Store(folder).cells()}
+        assert {path.stem for path in (folder / "scores").iterdir()} == keys
+    assert {path.name for path in ZOO.glob("*.safetensors")} == {entry.file for entry in zoo.entries(ZOO)}
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "results" / "figures").iterdir():
+        assert f"--out results/figures/{path.name}" in text
+    for folder in (path for path in (ROOT / "results").iterdir() if path.is_dir()):
+        assert f"`{folder.name}/`" in text
 
 
 @pytest.mark.parametrize("entry", zoo.entries(ZOO), ids=lambda entry: entry.file)

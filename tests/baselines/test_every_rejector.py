@@ -239,7 +239,6 @@ def test_the_installed_plugin_is_among_them() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @EVERY
 def test_a_gpu_gives_the_scores_of_the_cpu(case: Case) -> None:
     device = torch.device("cuda")

@@ -275,7 +275,6 @@ def test_a_network_without_features_is_refused(kind: type[Gda]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @ALL
 @INVERSES
 def test_cpu_and_gpu_agree(kind: type[Gda], inverse: Inverse) -> None:

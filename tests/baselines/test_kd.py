@@ -160,7 +160,6 @@ def test_settings_without_meaning_are_refused(settings: dict[str, float]) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cpu_and_gpu_agree() -> None:
     (clean, labels), (queries, _) = two_blobs(600, width=512), two_blobs(200, width=512, seed=1)
     cuda = torch.device("cuda")

@@ -199,7 +199,6 @@ def test_settings_without_meaning_are_refused(settings: dict[str, int]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cpu_and_gpu_agree() -> None:
     points, queries = cloud(2000, width=512).relu(), cloud(200, width=512, seed=1).relu()
     here, there = fitted(Lid(k=100), points), fitted(Lid(k=100), points.cuda())

@@ -172,7 +172,6 @@ def test_seeds_of_different_purposes_differ() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_the_same_numbers() -> None:
     draws, ids = HashedDraws(3), torch.arange(1000)
     assert torch.equal(draws.uniform(ids.cuda(), SHAPE, 2).cpu(), draws.uniform(ids, SHAPE, 2))

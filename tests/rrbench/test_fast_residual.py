@@ -21,10 +21,7 @@ from rrbench_baselines.rr import RR
 INFO = DataInfo(classes=4, shape=(3, 9, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
 DEVICES = [
     "cpu",
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")],
-    ),
+    pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 
 

@@ -84,7 +84,6 @@ RATES = [0.001] * 6 + [0.0001] * 2
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_captured_step_is_the_plain_one() -> None:
     device, report = torch.device("cuda"), Spoken()
     start = weights_after(steps_of(Step, device), [])
@@ -103,7 +102,6 @@ class Waiting(Standard):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_step_that_waits_for_the_device_is_taken_plainly_and_said_so() -> None:
     device, report = torch.device("cuda"), Spoken()
     start = weights_after(steps_of(Step, device), [])
