@@ -14,14 +14,13 @@ import pytest
 import torch
 
 from rrbench.datasets import DATASETS
-from rrbench.datasets.check import check_batch, fingerprint
+from rrbench.datasets.check import check_batch
 from rrbench.datasets.cifar import Cifar, Cifar10, Cifar100
 from rrbench.datasets.cifar10_c import Cifar10C, Corruption
-from rrbench.datasets.digits import Digits
 from rrbench.datasets.search import roots
 from rrbench.errors import UseError
 from rrbench.names import parse, resolve
-from rrbench.protocols import Batch, DataSource, Split
+from rrbench.protocols import DataSource, Split
 
 SPLITS: tuple[Split, ...] = ("train", "calibration", "test")
 
@@ -126,37 +125,6 @@ def assert_holds(source: DataSource, root: Path, arrays: dict[str, Any]) -> None
         first = len(arrays[f"y_{part}"]) - len(labels)
         assert batch.ids.tolist() == list(range(first, first + len(labels)))
         check_batch(batch, source.info.classes, "made-up data")
-
-
-# digits
-
-
-def test_digits_splits_are_disjoint_and_complete() -> None:
-    ids = [Digits().load(split, ()).ids for split in SPLITS]
-    assert [len(part) for part in ids] == [1077, 360, 360]
-    assert sorted(torch.cat(ids).tolist()) == list(range(1797))
-
-
-def test_digits_ids_lead_back_to_scikit_learn() -> None:
-    from sklearn.datasets import load_digits
-
-    digits, batch = load_digits(), Digits().load("test", ())
-    assert np.array_equal(batch.images[:, 0].numpy() * 16, digits.images[batch.ids])
-    assert np.array_equal(batch.labels.numpy(), digits.target[batch.ids])
-    assert batch.images.dtype == torch.float32
-    check_batch(batch, 10, "digits")
-
-
-def test_the_split_of_digits_never_changes() -> None:
-    assert Digits().load("train", ()).ids[:5].tolist() == [360, 1773, 1482, 600, 850]
-    assert fingerprint(Digits().load("test", ())).startswith("792c38d74776c61c")
-
-
-def test_digits_constants_are_those_of_its_training_images() -> None:
-    images = Digits().load("train", ()).images
-    assert Digits.info.mean[0] == pytest.approx(float(images.mean()), abs=5e-5)
-    assert Digits.info.std[0] == pytest.approx(float(images.std(correction=0)), abs=5e-5)
-    assert Digits.info.shape == tuple(images.shape[1:])
 
 
 # CIFAR in its three forms
@@ -446,59 +414,3 @@ def test_roots_are_the_option_then_the_environment_then_the_cache(
     assert roots(None) == (tmp_path / "mine", cache)
     assert roots(Path("here")) == (Path("here"), tmp_path / "mine", cache)
     assert roots(tmp_path / "mine") == (tmp_path / "mine", cache)
-
-
-# what every batch must be
-
-
-def good_batch() -> Batch:
-    return Batch(torch.rand(4, 1, 2, 2), torch.tensor([0, 1, 2, 1]), torch.arange(4))
-
-
-def spoiled(value: float) -> torch.Tensor:
-    images = torch.rand(4, 1, 2, 2)
-    images[2, 0, 1, 1] = value
-    return images
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"images": np.zeros((4, 1, 2, 2))}, "torch tensor, not ndarray"),
-        ({"images": torch.zeros(4, 1, 2, 2, dtype=torch.uint8)}, "torch.uint8"),
-        ({"images": torch.rand(4, 4)}, r"shape \(4, 4\)"),
-        ({"images": torch.rand(3, 1, 2, 2)}, "3 images, 4 labels"),
-        ({"images": spoiled(float("nan"))}, "NaN"),
-        ({"images": spoiled(1.5)}, r"1\.5\]; normalisation"),
-        ({"images": spoiled(-0.25)}, r"span \[-0\.25"),
-        ({"images": spoiled(float("inf"))}, "inf"),
-        ({"labels": torch.zeros(4, 3)}, r"labels .* shape \(4, 3\)"),
-        ({"labels": torch.zeros(4)}, "labels .* torch.float32"),
-        ({"labels": torch.ones(4, dtype=torch.bool)}, "labels .* torch.bool"),
-        ({"labels": torch.tensor([0, 1, 2, 3])}, r"0\.\.2 but span 0\.\.3"),
-        ({"labels": torch.tensor([-1, 1, 2, 2])}, r"span -1\.\.2"),
-        ({"ids": torch.arange(5)}, "5 ids"),
-    ],
-)
-def test_a_wrong_batch_is_refused_in_one_line_that_names_it(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UseError, match=f"^my data: .*{reason}") as caught:
-        check_batch(good_batch()._replace(**changes), 3, "my data")
-    assert "\n" not in str(caught.value)
-
-
-def test_an_empty_batch_is_refused_and_a_good_one_is_not() -> None:
-    check_batch(good_batch(), 3, "my data")
-    with pytest.raises(UseError, match="my data: no images"):
-        check_batch(good_batch().at(slice(0, 0)), 3, "my data")
-
-
-def test_a_fingerprint_depends_on_pixels_labels_and_shape_and_on_nothing_else() -> None:
-    batch = good_batch()
-    same = Batch(batch.images.transpose(2, 3).contiguous().transpose(2, 3), batch.labels.clone(), batch.ids + 9)
-    assert fingerprint(same) == fingerprint(batch)
-    others = [
-        batch._replace(images=spoiled(0.5)),
-        batch._replace(labels=batch.labels.flip(0)),
-        batch._replace(images=batch.images.view(4, 2, 1, 2)),
-    ]
-    assert len({fingerprint(other) for other in [batch, *others]}) == 4
