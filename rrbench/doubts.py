@@ -1,13 +1,12 @@
 """Signs, seen between rows, that an attack was too weak for its number to be believed. Imports no torch."""
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
 from rrbench.names import radius_text
-from rrbench.rows import ResultRow
+from rrbench.rows import ResultRow, stated
 
 MARK = "weak: "
 MUCH = 5.0  # points of accuracy that more steps or restarts may take away before fewer look too few
@@ -76,7 +75,7 @@ def _gain(row: ResultRow, other: ResultRow) -> float:
 
 def _is_longer(other: ResultRow, row: ResultRow, *, or_same: bool = False) -> bool:
     """Tell whether two attacks differ in nothing but more steps or restarts."""
-    here, there = (_told(_told(each.settings).get("attack")) for each in (row, other))
+    here, there = (_effort(each) for each in (row, other))
     if not {"steps", "restarts"} <= here.keys() or here.keys() != there.keys():
         return False
     same = all(here[key] == there[key] for key in here if key not in ("steps", "restarts"))
@@ -91,14 +90,9 @@ def family(row: ResultRow) -> str:
 
 def _is_blind(row: ResultRow) -> bool:
     """Tell whether an attack asked for no gradient; an ensemble's were asked for by its members."""
-    return row.gradients == 0 and "members" not in _told(row.settings)
+    return row.gradients == 0 and "members" not in stated(row)
 
 
-def _told(settings: object) -> dict[str, Any]:
-    """Read settings, a JSON text or what was in it; whatever they are not tells nothing, as in rows of others."""
-    if isinstance(settings, str):
-        try:
-            settings = json.loads(settings)
-        except json.JSONDecodeError:
-            return {}
-    return settings if isinstance(settings, dict) else {}
+def _effort(row: ResultRow) -> dict[str, Any]:
+    attack = stated(row).get("attack")
+    return attack if isinstance(attack, dict) else {}

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import json
 import math
 import types
 import typing
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from rrbench.errors import UseError
 from rrbench.files import write_bytes
@@ -85,6 +87,15 @@ PERCENTAGES = frozenset(
 )
 FRACTIONS = frozenset({"auc", "auc_low", "auc_high", "aurc", "augrc", "fpr95", "ece", "success"})
 _ROUNDING = 1e-9
+
+
+def stated(row: ResultRow) -> dict[str, Any]:
+    """Return a row's settings; what cannot be read, as in files of others, states nothing."""
+    try:
+        settings = json.loads(row.settings)
+    except ValueError:
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def goes_by(row: ResultRow, name: str) -> bool:

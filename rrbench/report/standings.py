@@ -1,13 +1,12 @@
 """Each rejector at its weakest: for every budget the attack that harms it most. Values only; words.py says them."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
 
 from rrbench.intervals import Interval, share_interval
-from rrbench.rows import ResultRow
+from rrbench.rows import ResultRow, stated
 from rrbench.tables import budget_text
 
 METRICS = ("deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
@@ -108,7 +107,7 @@ def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
     standings = []
     for group in groups.values():
         ranked = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
-        single = next((found for found in ranked if not _is_ensemble(found.first)), ranked[0])
+        single = next((found for found in ranked if "members" not in stated(found.first)), ranked[0])
         standings.append(Standing(metric, ranked[0], single, clean.get(_victim(ranked[0].first)), len(ranked)))
     return sorted(standings, key=lambda standing: (*budget_order(standing), -standing.value, standing.rejector))
 
@@ -131,15 +130,6 @@ def main_budget(standings: Sequence[Standing]) -> str:
         return -len(group), -max(standing.attacks for standing in group), is_l2, -float(radius)
 
     return min(groups, key=rank)
-
-
-def _is_ensemble(row: ResultRow) -> bool:
-    """Tell whether an attack is the worst of others; settings that cannot be read name none."""
-    try:
-        settings = json.loads(row.settings)
-    except ValueError:
-        return False
-    return isinstance(settings, dict) and "members" in settings
 
 
 def _victim(row: ResultRow) -> tuple[str, str]:

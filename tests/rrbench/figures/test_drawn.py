@@ -1,6 +1,7 @@
 """Every figure from a small digits run: the file is there, axes are labelled, and what is plotted was computed."""
 
 import dataclasses
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from rrbench import figures
 from rrbench.errors import UseError
 from rrbench.figures import features
-from rrbench.figures.accuracy_budget import by_victim
+from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
 from rrbench.figures.certainty import couple
 from rrbench.figures.request import Wish, paper_request
 from rrbench.figures.risk_coverage import GRID, by_budget, curve_of
@@ -349,3 +350,16 @@ def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
     path.write_bytes(b"no archive")
     with pytest.raises(UseError, match="truncated or damaged"):
         _ = broken.scores
+
+
+def test_a_point_that_other_rows_show_to_be_weak_is_hollow(cells: list[Scored]) -> None:
+    row = scores_of(cells, "pgd-at", "pgd10").row
+    outdone = dataclasses.replace(row, acc_all=90.0, acc_tpr95=91.0)
+    settings = json.loads(row.settings)
+    settings["attack"]["steps"] = 100
+    stronger = dataclasses.replace(row, attack="pgd100", acc_all=20.0, acc_tpr95=21.0, settings=json.dumps(settings))
+    for rows, expected in (([outdone], []), ([outdone, stronger], [90.0])):
+        figure = draw_accuracy_budget(rows, "pgd10")
+        hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
+        assert [float(value) for line in hollow for value in np.asarray(line.get_ydata())] == expected
+        assert ("hollow" in figure.get_suptitle()) == bool(expected)
