@@ -29,7 +29,7 @@ from rrbench.frames import to_frame
 from rrbench.modes import mode
 from rrbench.names import parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
-from rrbench.paper.planning import check_alone, plan_missing, preset_of, select
+from rrbench.paper.planning import check_alone, plan_missing, preset_of, select, suppliable
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.plan import Request, make_plan, variants
 from rrbench.progress import Report, Silent
@@ -122,6 +122,8 @@ def prepare(
         keep=kept,
         report=report or Silent(),
     )
+    # A whole table asks for more than a zoo has; what was asked for by name must be there.
+    plan = plan if paper is None else suppliable(plan, runner.can_supply)
     return Job(plan, runner, settings, worked_by)
 
 

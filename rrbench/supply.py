@@ -44,8 +44,7 @@ class Supply:
     def source(self, training: Training) -> Source:
         """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
         if self.use_large_zoo:
-            named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
-            found = zoo.find_named(zoo.large_zoo(), *named) or zoo.find_named(zoo.EMBEDDED, *named)
+            found = _in_zoo(training)
             if found is None:
                 raise UseError(f"no checkpoint {training.trained_as} for {training.dataset} in {zoo.large_zoo()}")
             return Source(found[0], found[1].sha256[:24])
@@ -54,6 +53,10 @@ class Supply:
             return Source(embedded[0], embedded[1].sha256[:24])
         key = self._training_key(training)
         return Source(self.store.checkpoint_files(key).chosen, key)
+
+    def can_supply(self, training: Training) -> bool:
+        """Tell whether a checkpoint can be had; those of a zoo that was asked for are never trained."""
+        return not self.use_large_zoo or _in_zoo(training) is not None
 
     def _training_key(self, training: Training) -> str:
         """Name what is trained here: weights differ by precision; those of a zoo are taken as they are."""
@@ -101,6 +104,11 @@ class Supply:
         load_weights(network, checkpoint)
         network = place(network, self.device)
         return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
+
+
+def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
+    named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
+    return zoo.find_named(zoo.large_zoo(), *named) or zoo.find_named(zoo.EMBEDDED, *named)
 
 
 def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:

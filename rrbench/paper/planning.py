@@ -1,10 +1,10 @@
 """What is missing in the paper's tables, as a plan that fills it, and at what cost. Imports torch."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rrbench import zoo
-from rrbench.cells import Cell, Plan
+from rrbench.cells import Cell, Plan, Training
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.estimate import duration, known_rates, training_gradients
@@ -76,6 +76,19 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
     if not cells and dropped:
         raise UseError("nothing to run: " + "; ".join(dropped))
     return dataclasses.replace(merged(cells), dropped=tuple(dropped))
+
+
+def suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
+    """Leave out, with a line for each data set, the checkpoints that cannot be had; nothing left is an error."""
+    absent = [training for training in plan.checkpoints() if not can_supply(training)]
+    lines = []
+    for dataset in dict.fromkeys(training.dataset for training in absent):
+        names = dict.fromkeys(training.trained_as for training in absent if training.dataset == dataset)
+        lines.append(f"the zoo has no {', '.join(names)} for {dataset}")
+    cells = tuple(cell for cell in plan.cells if cell.training not in absent)
+    if absent and not cells:
+        raise UseError("nothing to run: " + "; ".join(lines))
+    return dataclasses.replace(plan, cells=cells, dropped=(*plan.dropped, *lines))
 
 
 def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list[Cell]:

@@ -207,6 +207,20 @@ def test_every_framework_learns_through_the_twin_what_pytorch_teaches_it(pair: s
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=lambda text, n=name: n + text)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_way_that_is_kept_can_be_gone_back_for_every_class(device: str) -> None:
+    network = make_network(device, training=False)
+    twin = network.twin(torch.float32)
+    assert twin is not None
+    rows = []
+    with tf32(False):
+        for each in (network, twin):
+            given = images(device).requires_grad_()
+            logits = each(given).logits
+            rows.append([torch.autograd.grad(column.sum(), given, retain_graph=True)[0] for column in logits.unbind(1)])
+    torch.testing.assert_close(rows[1], rows[0], rtol=1e-3, atol=1e-5)
+
+
 def test_a_second_derivative_through_a_twin_is_refused_rather_than_wrong() -> None:
     twin = make_network("cpu", training=False).twin(torch.float32)
     assert twin is not None

@@ -7,10 +7,13 @@ import json
 import math
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from rrbench.api import prepare
 from rrbench.config import load_preset
+from rrbench.errors import UseError
 from rrbench.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
 from rrbench.paper.fill import Measured, fill
@@ -20,6 +23,7 @@ from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.paper.wanted import column, presets_for, wanted
 from rrbench.registry import choose, table
 from rrbench.rows import ResultRow
+from rrbench.zoo import Entry, write_index
 
 Make = Callable[..., list[ResultRow]]
 
@@ -63,6 +67,24 @@ def test_what_does_not_fit_other_data_is_left_out_with_a_line() -> None:
     plan = plan_missing(Selection("table9", "digits", "small-cnn"), [], (0,))
     assert plan.dropped == ("rejector lid(k=2000): k must be at least 2, and at most the number of references",)
     assert len(plan.cells) == 24
+
+
+def test_of_a_table_a_zoo_fills_what_it_carries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("rr.safetensors", "0" * 64, "key", "cifar10", "resnet18", "pgd-at+rr", 0, 110, 83.0, 54.0, "made up")
+    write_index(tmp_path, [entry])
+    monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()  # nothing is published
+    plan = prepare(paper="table6", zoo=True, device="cpu", out="out").plan
+    assert plan.dropped == ("the zoo has no pgd-at+rr(form=head), pgd-at+rr(form=confidence) for cifar10",)
+    assert sorted((str(cell.rejector), str(cell.attack)) for cell in plan.cells) == [
+        ("rr", "clean"), ("rr", "pgd10"), ("rr(score=con)", "clean"), ("rr(score=con)", "pgd10"),
+    ]  # fmt: skip
+    with pytest.raises(UseError, match="nothing to run: the zoo has no standard, pgd-at for cifar10"):
+        prepare(paper="table1", zoo=True, device="cpu", out="out")
+    asked = prepare("confidence", "pgd10", dataset="cifar10", frameworks="trades", zoo=True, device="cpu", out="out")
+    with pytest.raises(UseError, match="no checkpoint trades for cifar10"):
+        asked.runner.units(asked.plan)
 
 
 @pytest.mark.parametrize("preset", ["paper", "official", "quick"])
