@@ -18,6 +18,7 @@ METRICS = {
     "acc_tpr95": "accuracy at TPR-95 (%)",
     "deploy_robust": "rejected or right (%)",
 }
+WIDE = 16  # from the smallest radius to the largest: beyond, equal steps of the axis are equal ratios
 Victim = tuple[str, str]  # trained as, rejector
 
 
@@ -64,6 +65,9 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
                     low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
                     panel.fill_between(radii, low, high, color=style.color, alpha=0.15, linewidth=0)
             ticks = sorted({radius(row) for key, points in curves.items() if key[0] == norm for row in points})
+            smallest = next((float(tick) for tick in ticks if tick), 1.0)
+            if float(ticks[-1]) > WIDE * smallest:
+                panel.set_xscale("symlog", base=2, linthresh=smallest, linscale=0.5)
             panel.set_xticks(
                 [float(tick) for tick in ticks],
                 [radius_text(tick) for tick in ticks],

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
-from rrbench.figures.style import finish, look, panels, styled
+from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.metrics import risk_coverage, risk_coverage_band
 from rrbench.names import unknown
 from rrbench.rows import ResultRow, order
@@ -44,19 +44,28 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
     groups = by_budget(cells, attack)
     used = [cell.row for group in groups.values() for cell in group]
     victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
+    attacks = sorted({row.attack for row in used if row.eps})
+    is_one = len(attacks) < 2  # then titles name it, and all panels share a legend
     with styled():
         lines = -(-len(groups) // COLUMNS)
         # Over as many lines evenly: four are two and two.
         columns = -(-len(groups) // lines)
-        figure, axes = panels(lines, columns, width=2.6, height=2.3 + 0.12 * len(victims))
+        # Legends take their room from the panels.
+        room = 0.08 * len(victims) / lines if is_one else 0.12 * len(victims)
+        figure, axes = panels(lines, columns, width=2.6, height=2.3 + room)
         for unused in axes[len(groups) :]:
             unused.remove()
         for panel, (budget, group) in zip(axes, groups.items(), strict=False):
             for cell in group:
-                _draw_curve(panel, curve_of(cell), victims.index((cell.row.trained_as, cell.row.rejector)), budget)
-            panel.set(xlim=(0, 102), ylim=(0, None), title=budget or "clean")
+                label = victim_label(cell.row) + (f": {cell.row.attack}" if budget and not is_one else "")
+                _draw_curve(panel, curve_of(cell), victims.index((cell.row.trained_as, cell.row.rejector)), label)
+            title = f"{budget}, {attacks[0]}" if budget and is_one else budget or "clean"
+            panel.set(xlim=(0, 102), ylim=(0, None), title=title)
             panel.set(xlabel="answered (%)", ylabel="wrong among the answered (%)")
-            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=6)
+            if not is_one:
+                panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=6)
+        if is_one:
+            legend_below(figure, axes[: len(groups)], columns=2)
         finish(figure, provenance_text(used))
     return figure
 
@@ -97,9 +106,8 @@ def curve_of(cell: Scored) -> Curve:
     return Curve(cell.row, *risk_coverage(certainty, correct), low, high)
 
 
-def _draw_curve(panel: Axes, curve: Curve, index: int, budget: str) -> None:
-    style, row = look(index), curve.row
-    label = victim_label(row) + (f": {row.attack}" if budget else "")
+def _draw_curve(panel: Axes, curve: Curve, index: int, label: str) -> None:
+    style = look(index)
     marked = np.searchsorted(curve.coverage, np.linspace(0.2, 1, 5) - 1e-9).tolist()
     start = int((curve.coverage >= SHOWN_FROM).argmax())
     panel.plot(

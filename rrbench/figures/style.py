@@ -28,7 +28,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
 )
 GREY = "#A0A0A0"
 RIGHT, WRONG = BLUE, ORANGE  # a dark and a light one: they differ in grey too
-CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
+CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK, GREY)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 
@@ -65,7 +65,7 @@ class Look(NamedTuple):
 
 
 def look(index: int) -> Look:
-    """Return the look of a figure's curve number `index`; no two of the first 385 are alike."""
+    """Return the look of a figure's curve number `index`; no two of the first 440 are alike."""
     return Look(CYCLE[index % len(CYCLE)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)])
 
 

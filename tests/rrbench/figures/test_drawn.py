@@ -19,7 +19,7 @@ from rrbench.figures import features
 from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
 from rrbench.figures.certainty import couple
 from rrbench.figures.request import Wish, paper_request
-from rrbench.figures.risk_coverage import GRID, by_budget, curve_of
+from rrbench.figures.risk_coverage import GRID, by_budget, curve_of, draw_risk_coverage
 from rrbench.figures.scored import Scored, read_scored, victim_label
 from rrbench.figures.style import SUFFIXES, look, save
 from rrbench.figures.temperature import sweep
@@ -195,7 +195,7 @@ def test_risk_coverage_shows_each_rejector_under_its_worst_attack(
         assert cell.row.aurc == max(same)
     panel = drawn["risk-coverage"].axes[2]
     assert [item.get_label() for item in panel.lines] == [
-        f"{cell.row.rejector} ({cell.row.trained_as}): {cell.row.attack}" for cell in groups["linf:3/20"]
+        f"{cell.row.rejector} ({cell.row.trained_as})" for cell in groups["linf:3/20"]
     ]
     for item, cell in zip(panel.lines, groups["linf:3/20"], strict=True):
         coverage, risk = risk_coverage(cell.scores["certainty"], cell.correct)
@@ -232,6 +232,37 @@ def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     for name in figures.OURS:
         with pytest.raises(UseError, match="unknown attack among the results: 'pgd4'; near: pgd"):
             figures.draw(name, folder, Wish(attack="pgd4"))
+
+
+def test_one_attack_throughout_is_in_the_titles_and_the_legend_is_one(cells: list[Scored]) -> None:
+    figure = draw_risk_coverage(cells, "pgd3")
+    assert [panel.get_title() for panel in figure.axes][-1] == "linf:3/20, pgd3"
+    assert all(panel.get_legend() is None for panel in figure.axes)
+    (legend,) = figure.legends
+    names = {f"{cell.row.rejector} ({cell.row.trained_as})" for cell in by_budget(cells, "pgd3")["linf:3/20"]}
+    assert names <= {text.get_text() for text in legend.get_texts()}
+
+
+def test_where_attacks_differ_each_curve_names_its_own(cells: list[Scored]) -> None:
+    mixed = [cell for cell in cells if cell.row.rejector != "rr" or cell.row.attack != "pgd10"]
+    figure = draw_risk_coverage(mixed)
+    assert figure.legends == []
+    panel = figure.axes[-1]
+    assert panel.get_title() == "linf:3/20"
+    assert panel.get_legend() is not None
+    assert [item.get_label() for item in panel.lines] == [
+        f"{cell.row.rejector} ({cell.row.trained_as}): {cell.row.attack}" for cell in by_budget(mixed)["linf:3/20"]
+    ]
+    assert any(str(item.get_label()) == "rr (pgd-at+rr): pgd3" for item in panel.lines)
+
+
+def test_radii_that_differ_by_ratios_are_spaced_by_ratios(cells: list[Scored]) -> None:
+    rows = [cell.row for cell in cells if cell.row.rejector == "rr" and cell.row.attack in ("clean", "pgd10")]
+    far = [dataclasses.replace(row, eps="1") for row in rows if row.eps == "3/20"]
+    assert draw_accuracy_budget(rows).axes[0].get_xscale() == "linear"
+    panel = draw_accuracy_budget([*rows, *far]).axes[0]
+    assert panel.get_xscale() == "symlog"
+    assert [label.get_text() for label in panel.get_xticklabels()][-1] == "1"
 
 
 def test_rows_of_two_networks_are_not_drawn_together(cells: list[Scored]) -> None:
