@@ -56,14 +56,18 @@ def train(
     device: torch.device,
     precision: Precision,
     report: Report,
+    is_plain: bool = False,
 ) -> list[float]:
-    """Train one network to the end of its recipe, from where an earlier run ended; return each epoch's seconds."""
+    """Train one network to the end of its recipe, from where an earlier run ended; return each epoch's seconds.
+
+    `is_plain`: no twin and no captured steps, which is what those are held against.
+    """
     with tf32(precision == "tf32"), tried_kernels(True), _own_stream(device):
         info = build(DataSource, training.dataset).info
         rejector = build(Rejector, training.rejector)
         framework = build(Framework, training.framework)
         network = place(build_network(training, info, rejector), device)
-        model = Instrumented(network, precision, twin=make_twin(network, precision, device))
+        model = Instrumented(network, precision, twin=None if is_plain else make_twin(network, precision, device))
         state = State(network, make_optimizer(network, training.recipe))
         if files.resume.is_file():
             _resume(state, files.resume, training)
@@ -73,7 +77,7 @@ def train(
         parts = (framework, rejector, model, state.optimizer, info, data)
         step = (
             CapturedStep(*parts, training.recipe.batch, report, training.trained_as)
-            if device.type == "cuda"
+            if device.type == "cuda" and not is_plain
             else Step(*parts)
         )
         seconds = []

@@ -9,14 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from rrbench.api import Job
 from rrbench.bench import attacks
 from rrbench.bench.measurement import Measurement, timed
-from rrbench.bench.training import training
+from rrbench.bench.training import curve, training
 from rrbench.devices import describe
 from rrbench.evaluation import Subject
 from rrbench.modes import frozen
 from rrbench.protocols import Rejector
 from rrbench.registry import build
 
-PARTS = ("pgd", "training", "autoattack")
+PARTS = ("pgd", "training", "autoattack", "curve")
 SIDE = 8192  # of the square matrices whose product gives the card's own rate
 PRODUCTS = 20
 
@@ -35,6 +35,8 @@ def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int)
         yield from training(job.runner, next(iter(job.plan.checkpoints())))
     if arena and "autoattack" in parts:
         yield from attacks.autoattack(arena, peers, count)
+    if "curve" in parts:
+        yield from curve(job.runner, next(iter(job.plan.checkpoints())))
 
 
 def make_arena(job: Job, peak: float | None) -> attacks.Arena:

@@ -1,14 +1,16 @@
-"""Seconds an epoch: the plain step, ours alone, and several trainings side by side."""
+"""Seconds an epoch: the plain step, ours alone, and several trainings side by side; and whether they learn the same."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.cells import Training
+from rrbench.checkpoints import read_checkpoint
 from rrbench.devices import Instrumented, describe, place
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
@@ -19,8 +21,10 @@ from rrbench.runner import Runner
 from rrbench.steps import Step
 from rrbench.train import build_network, make_optimizer, train
 
+PLAIN = "plain step"
 PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
 EPOCHS = 2  # of ours: the first also captures
+CURVE = 10  # epochs over which ours must learn what the plain step learns
 PATIENCE = 600.0  # seconds to wait for the others
 
 
@@ -44,7 +48,33 @@ def training(runner: Runner, example: Training) -> Iterator[Measurement]:
     for jobs in dict.fromkeys([1, default_jobs(runner.device)]):
         seconds, memory = _epoch_seconds(runner, example, jobs)
         yield line(OURS if jobs == 1 else f"{OURS}, {jobs} side by side", seconds / jobs, memory)
-    yield line("plain step", *_plain_seconds(runner, example))
+    yield line(PLAIN, *_plain_seconds(runner, example))
+
+
+def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
+    """Train the recipe's first epochs our way and the plain way; a line for each epoch, with its seconds."""
+    recipe = replace(example.recipe, epochs=CURVE, drops=())  # those of a long training come before its first drop
+    logs = {}
+    for name, is_plain in ((OURS, False), (PLAIN, True)):
+        with TemporaryDirectory() as folder:
+            files = _files(Path(folder))
+            seconds = _train(runner, replace(example, recipe=recipe), files, runner.report, is_plain=is_plain)
+            logs[name] = read_checkpoint(files.last).facts["log"]
+        for record, spent in zip(logs[name], seconds, strict=True):
+            yield Measurement(
+                what=f"epoch {record['epoch']}",
+                implementation=name,
+                device=describe(runner.device),
+                batch=recipe.batch,
+                precision=runner.precision,
+                robust_accuracy=record["robust_accuracy"],
+                seconds=spent,
+            )
+    for metric in ("clean_accuracy", "robust_accuracy"):
+        ours, plain = ([record[metric] for record in logs[name]] for name in (OURS, PLAIN))
+        gaps = [left - right for left, right in zip(ours, plain, strict=True)]
+        shown = f"mean {fmean(gaps):+.2f}, largest {max(gaps, key=abs):+.2f} points"
+        yield f"{metric} less the plain step's over {CURVE} epochs: {shown}; ours {ours}, plain {plain}"
 
 
 def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float, float | None]:
@@ -56,21 +86,29 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
 
         def work(each: Training) -> list[float]:
             path = Path(folder) / str(each.seed)
-            files = Files(path / "chosen.safetensors", path / "last.safetensors", path / "resume.safetensors")
             path.mkdir()
-            return train(
-                each,
-                lambda split: runner.data(each.dataset, split),
-                files,
-                device=runner.device,
-                precision=runner.precision,
-                report=Lockstep(runner.report, barrier),
-            )
+            return _train(runner, each, _files(path), Lockstep(runner.report, barrier))
 
         barrier = threading.Barrier(jobs)
         seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
     # Who came last to the last epoch waited for nobody, and all were at work while it was.
     return min(each[-1] for each in seconds), memory
+
+
+def _files(folder: Path) -> Files:
+    return Files(folder / "chosen.safetensors", folder / "last.safetensors", folder / "resume.safetensors")
+
+
+def _train(runner: Runner, training: Training, files: Files, report: Report, *, is_plain: bool = False) -> list[float]:
+    return train(
+        training,
+        lambda split: runner.data(training.dataset, split),
+        files,
+        device=runner.device,
+        precision=runner.precision,
+        report=report,
+        is_plain=is_plain,
+    )
 
 
 class Lockstep(PassedOn):

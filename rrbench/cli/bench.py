@@ -10,7 +10,7 @@ from rrbench.errors import UseError
 
 
 def bench(
-    parts: Annotated[str, typer.Option(help="Of pgd, training, autoattack.")] = "pgd,training,autoattack",
+    parts: Annotated[str, typer.Option(help="Of pgd, training, autoattack, curve.")] = "pgd,training,autoattack",
     peers: Annotated[
         str | None, typer.Option(help="Of foolbox, torchattacks, autoattack; by default all that are installed.")
     ] = None,

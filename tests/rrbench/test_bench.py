@@ -99,6 +99,24 @@ def test_an_epoch_is_timed_alone_and_plainly(arena: attacks.Arena, tmp_path: Pat
         assert each.gradients_per_second == pytest.approx(1077 * 8 / each.seconds)
 
 
+def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "CURVE", 2)
+    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512})
+    (example,) = job.plan.checkpoints()
+    *lines, clean, robust = training.curve(job.runner, example)
+    assert [(line.what, line.implementation) for line in lines if isinstance(line, Measurement)] == [
+        ("epoch 1", "rrbench"), ("epoch 2", "rrbench"), ("epoch 1", "plain step"), ("epoch 2", "plain step"),
+    ]  # fmt: skip
+    values = [line.robust_accuracy for line in lines if isinstance(line, Measurement)]
+    # On a CPU there is no other way than the plain one, and the same seed gives the same numbers.
+    assert values[:2] == values[2:]
+    for text, metric in ((clean, "clean_accuracy"), (robust, "robust_accuracy")):
+        assert str(text).startswith(f"{metric} less the plain step's over 2 epochs: mean +0.00, largest +0.00 points")
+    assert str(values[:2]) in str(robust)
+
+
 def test_trainings_that_are_timed_together_begin_every_epoch_together() -> None:
     barrier, seen, lock = threading.Barrier(2), list[tuple[str, int]](), threading.Lock()
 
@@ -133,8 +151,8 @@ def test_the_plot_draws_what_has_a_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--parts", "pgd,sprint"], "--parts takes pgd, training, autoattack; not sprint"),
-        (["--parts", ","], "--parts takes pgd, training, autoattack; not nothing"),
+        (["--parts", "pgd,sprint"], "--parts takes pgd, training, autoattack, curve; not sprint"),
+        (["--parts", ","], "--parts takes pgd, training, autoattack, curve; not nothing"),
         (["--peers", "art"], "--peers takes foolbox, torchattacks, autoattack; not art"),
     ],
 )
