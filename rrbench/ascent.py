@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rrbench.batching import copies
 from rrbench.devices import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
@@ -124,9 +125,7 @@ class Tracker:
         certainty = self.certainty(outputs, self.labels).double()
         wrong = outputs.logits.argmax(1) != self.labels
         self.broken |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
-        bolder = wrong & (certainty > self.boldness)
-        self.boldness = torch.where(bolder, certainty, self.boldness)
-        self.boldest = torch.where(wide(bolder, images), images, self.boldest)
+        self._note_bolder(images, torch.where(wrong, certainty, -torch.inf))
         if not is_last and self.keep == "last":
             return
         evades = torch.zeros_like(wrong)
@@ -137,6 +136,23 @@ class Tracker:
         else:
             # First come the wrong ones, the most certain before the rest; then the nearest to being wrong.
             evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, self.labels).double())
+        self._note_better(images, rank, evades)
+
+    def join(self, other: "Tracker") -> None:
+        """Take over what another kept of copies of these inputs, as if it had been seen here copy by copy."""
+        size = len(self.labels)
+        for start in range(0, len(other.labels), size):
+            copy = slice(start, start + size)
+            self.broken |= other.broken[copy]
+            self._note_bolder(other.boldest[copy], other.boldness[copy])
+            self._note_better(other.answer[copy], other.rank[copy], other.evades[copy])
+
+    def _note_bolder(self, images: Tensor, boldness: Tensor) -> None:
+        bolder = boldness > self.boldness
+        self.boldness = torch.where(bolder, boldness, self.boldness)
+        self.boldest = torch.where(wide(bolder, images), images, self.boldest)
+
+    def _note_better(self, images: Tensor, rank: Tensor, evades: Tensor) -> None:
         better = (evades & ~self.evades) | ((evades == self.evades) & (rank >= self.rank))
         self.answer = torch.where(wide(better, images), images, self.answer)
         self.rank, self.evades = torch.where(better, rank, self.rank), self.evades | evades
@@ -162,30 +178,42 @@ def search(
     keep: Keep,
     select: Select,
 ) -> Moved:
-    """Ascend each objective from each random start, and keep one answer per input over all of them."""
+    """Ascend each objective from each random start, and keep one answer per input over all of them.
+
+    A small batch climbs from several starts at once, up several objectives; the answer does not depend on how many.
+    """
     tracker = Tracker(batch, certainty, keep, select)
-    for restart in range(restarts):
-        start = random_start(batch, budget.norm, budget.eps, draws, restart)
-        for score in objectives:
+    climbs = [(restart, score) for restart in range(restarts) for score in objectives]
+    at_once = copies(batch.size)
+    for first in range(0, len(climbs), at_once):
+        group = climbs[first : first + at_once]
+        many = batch.repeated(len(group))
+        together = Tracker(many, certainty, keep, select)
+        start = torch.cat([random_start(batch, budget.norm, budget.eps, draws, restart) for restart, _ in group])
+        scores = [score for _, score in group]
 
-            def objective(outputs: Outputs, score: Score = score) -> Tensor:
-                return score(outputs, batch.labels)
-
-            def observe(images: Tensor, outputs: Outputs, value: Tensor) -> None:
-                tracker.see(images, outputs, value, is_last=False)
-
-            last = ascend(
-                network,
-                batch.images,
-                start,
-                objective,
-                norm=budget.norm,
-                radius=budget.eps,
-                step=step,
-                steps=steps,
-                observe=observe,
+        def objective(outputs: Outputs, scores: Sequence[Score] = scores) -> Tensor:
+            pieces = (slice(at * batch.size, (at + 1) * batch.size) for at in range(len(scores)))
+            return torch.cat(
+                [score(outputs.at(piece), batch.labels) for piece, score in zip(pieces, scores, strict=True)]
             )
-            with torch.no_grad():
-                outputs = network(last)
-                tracker.see(last, outputs, objective(outputs), is_last=True)
+
+        def observe(images: Tensor, outputs: Outputs, value: Tensor, tracker: Tracker = together) -> None:
+            tracker.see(images, outputs, value, is_last=False)
+
+        last = ascend(
+            network,
+            many.images,
+            start,
+            objective,
+            norm=budget.norm,
+            radius=budget.eps,
+            step=step,
+            steps=steps,
+            observe=observe,
+        )
+        with torch.no_grad():
+            outputs = network(last)
+            together.see(last, outputs, objective(outputs), is_last=True)
+        tracker.join(together)
     return tracker.moved()

@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +23,30 @@ def batch_size(device: torch.device) -> int:
     return max(min(LARGEST, free_memory(device) // ROOM), 1)
 
 
+@dataclass
+class _Room:
+    """What a device takes at once while `in_batches` works on a piece."""
+
+    inputs: int
+    filled: int = 0  # inputs that the piece's copies come to, where there are any
+
+
+_ROOM: ContextVar[_Room | None] = ContextVar("room", default=None)
+
+
+def copies(size: int) -> int:
+    """Return how many copies of `size` inputs fill the device, for work that tries several things on each input.
+
+    One where nobody but `in_batches` would know what to do if they did not fit.
+    """
+    room = _ROOM.get()
+    if room is None:
+        return 1
+    count = max(1, room.inputs // max(size, 1))
+    room.filled = max(room.filled, count * size)
+    return count
+
+
 def in_batches(
     total: int,
     size: int,
@@ -29,21 +55,26 @@ def in_batches(
 ) -> list[Tensor | None]:
     """Call `work` on slices of 0 .. total and join what it returns, part by part."""
     parts: list[Sequence[Tensor | None]] = []
-    start = 0
+    start, inputs = 0, size
     # Even pieces: on a GPU a last small one would be slow, and a new shape costs time of its own.
     size = -(-total // -(-total // size)) if total else size
     while start < total:
-        stop = min(start + size, total)
+        stop, room = min(start + size, total), _Room(inputs)
+        token = _ROOM.set(room)
         try:
             parts.append(work(slice(start, stop)))
         except torch.OutOfMemoryError:
-            if stop - start == 1:
+            tried = max(room.filled, stop - start)
+            if tried == 1:
                 raise CellError("out of memory with a single image") from None
-            size = (stop - start) // 2
+            inputs = tried // 2
+            size = min(size, inputs)
         else:
             done(stop - start)
             start = stop
             continue
+        finally:
+            _ROOM.reset(token)
         # Here, not in the handler: there the error's traceback still holds every tensor of the failed call.
         gc.collect()
         torch.cuda.empty_cache()

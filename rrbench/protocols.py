@@ -33,6 +33,10 @@ class Batch(NamedTuple):
         """Return the inputs at `index`."""
         return Batch(self.images[index], self.labels[index], self.ids[index])
 
+    def repeated(self, count: int) -> "Batch":
+        """Return `count` copies one after the other."""
+        return Batch(*(part.repeat(count, *[1] * (part.dim() - 1)) for part in self))
+
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on `device`."""
         return Batch(self.images.to(device), self.labels.to(device), self.ids.to(device))

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from rrbench.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Outputs, Rejector, Victim
-from rrbench_attacks import multi_target
 from rrbench_attacks.multi_target import MultiTarget, logit_difference
 from rrbench_baselines.confidence import Confidence
 
@@ -36,7 +35,7 @@ def attacked(attack: MultiTarget, network: Callable[[Tensor], Outputs], batch: B
 
 def test_the_logit_difference_is_the_targets_logit_minus_the_labels() -> None:
     logits = torch.tensor([[1.0, 2.0, 5.0], [4.0, -1.0, 0.5]], requires_grad=True)
-    value = logit_difference(Outputs(logits, logits, logits), torch.tensor([0, 1]), torch.tensor([2, 0]))
+    value = logit_difference(2)(Outputs(logits, logits, logits), torch.tensor([0, 1]))
     assert value.tolist() == [4.0, 5.0]
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert gradient.tolist() == [[-1, 0, 1], [1, -1, 0]]
@@ -75,18 +74,18 @@ def test_in_l2_it_goes_the_radius_towards_the_other_class() -> None:
     torch.testing.assert_close(moved, worst, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("rows", [1, 250])
+@pytest.mark.parametrize("at_once", [2, 9])
 def test_it_does_not_matter_how_many_classes_are_aimed_at_together(
     patterns: Batch,
     build_network: Callable[[Rejector], nn.Module],
     monkeypatch: pytest.MonkeyPatch,
-    rows: int,
+    at_once: int,
 ) -> None:
     network = build_network(Confidence())
-    together = attacked(EVADE, network, patterns)
-    monkeypatch.setattr(multi_target, "ROWS", rows)
+    one_by_one = attacked(EVADE, network, patterns)
+    monkeypatch.setattr("rrbench.ascent.copies", lambda size: at_once)
     moved = attacked(EVADE, network, patterns)
-    assert ((together - moved).abs().flatten(1).amax(1) > 1e-5).sum() <= 1
+    assert ((one_by_one - moved).abs().flatten(1).amax(1) > 1e-5).sum() <= 1
 
 
 @pytest.mark.parametrize("more", [replace(EVADE, steps=8), replace(EVADE, restarts=3)])

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rrbench.ascent import Keep, Select, Tracker, ascend, margin, project, random_start, search, step_up
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.protocols import Batch, Budget, Norm, Outputs
+from rrbench.protocols import Batch, Budget, Moved, Norm, Outputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -329,6 +329,47 @@ def test_a_nan_anywhere_on_the_way_is_an_error_and_never_a_robust_image(
         seen.tracker.moved()
 
 
+@pytest.mark.parametrize("keep", get_args(Keep))
+@pytest.mark.parametrize("select", get_args(Select))
+def test_what_is_kept_of_copies_is_what_would_be_kept_of_one_after_the_other(keep: Keep, select: Select) -> None:
+    generator = torch.Generator().manual_seed(3)
+    batch = batch_of(40)
+    one, many = (Tracker(each, head, keep, select) for each in (batch, batch.repeated(3)))
+    # Scores of a few values, so that there are ties.
+    shape = (4, 3, batch.size)  # of steps, copies and inputs
+    logits = torch.randint(0, 3, (*shape, 2), generator=generator).float()
+    heads, values = torch.randint(0, 3, (2, *shape, 1), generator=generator).float()
+    images = torch.rand(*shape, *SHAPE, generator=generator)
+
+    def show(tracker: Tracker, step: int, part: int | slice) -> None:
+        outputs = Outputs(torch.zeros(0), *(each[step, part].flatten(0, -2) for each in (logits, heads)))
+        shown_images = images[step, part].reshape(-1, *SHAPE)
+        tracker.see(shown_images, outputs, values[step, part].flatten(), is_last=step == 3)
+
+    for part in range(3):
+        for step in range(4):
+            show(one, step, part)
+    for step in range(4):
+        show(many, step, slice(None))
+    joined = Tracker(batch, head, keep, select)
+    joined.join(many)
+    assert torch.equal(joined.answer, one.answer)
+    assert torch.equal(joined.boldest, one.boldest)
+    assert torch.equal(joined.rank, one.rank)
+    assert torch.equal(joined.evades, one.evades)
+    assert len({tuple(row) for row in joined.answer.flatten(1).tolist()}) == batch.size
+
+
+def test_a_nan_seen_on_any_copy_is_an_error() -> None:
+    batch = batch_of(2)
+    many, joined = (Tracker(each, head, "last", "ce") for each in (batch.repeated(2), batch))
+    outputs = Outputs(torch.zeros(4, 0), torch.tensor([[0.0, 1.0]] * 3 + [[math.nan, 0.0]]), torch.zeros(4, 1))
+    many.see(many.answer, outputs, torch.zeros(4), is_last=True)
+    joined.join(many)
+    with pytest.raises(CellError, match="NaN or infinite scores on 1 attacked"):
+        joined.moved()
+
+
 # The search.
 
 
@@ -384,6 +425,26 @@ def test_a_gradient_that_is_nan_is_an_error() -> None:
 
     with pytest.raises(CellError, match="NaN"):
         found(grey(2), "linf", Fraction(1, 10), network=steep, steps=1)
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 50])
+@pytest.mark.parametrize("keep", get_args(Keep))
+def test_it_does_not_matter_how_many_starts_and_objectives_are_climbed_at_once(
+    keep: Keep, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of(7)
+
+    def answers() -> Moved:
+        return search(
+            LINEAR, batch, Budget("linf", Fraction(1, 10)), DRAWS, [cross_entropy, head], head, steps=3, restarts=3,
+            step=0.02, keep=keep, select="evade",
+        )  # fmt: skip
+
+    one_by_one = answers()
+    monkeypatch.setattr("rrbench.ascent.copies", lambda size: at_once)
+    together = answers()
+    torch.testing.assert_close(together.images, one_by_one.images, atol=1e-6, rtol=0)
+    torch.testing.assert_close(together.boldest, one_by_one.boldest, atol=1e-6, rtol=0)
 
 
 def test_every_objective_is_tried_from_every_start() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rrbench.batching import batch_size, forward, in_batches
+from rrbench.batching import batch_size, copies, forward, in_batches
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs
 
@@ -71,6 +71,38 @@ def test_pieces_are_as_even_as_they_can_be() -> None:
     sizes: list[int] = []
     in_batches(23, 10, squares, sizes.append)
     assert sizes == [8, 8, 7]
+
+
+def test_copies_fill_the_room_and_out_of_memory_halves_it() -> None:
+    tried: list[tuple[int, int]] = []
+
+    def work(piece: slice) -> tuple[Tensor]:
+        size = piece.stop - piece.start
+        tried.append((size, copies(size)))
+        if size * tried[-1][1] > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return (DATA[piece] ** 2,)
+
+    (found,) = in_batches(6, 16, work)
+    assert found is not None
+    assert torch.equal(found, DATA[:6] ** 2)
+    # Six inputs of sixteen are doubled, then single, then in threes: each time half of what was tried.
+    assert tried == [(6, 2), (6, 1), (3, 1), (3, 1)]
+
+
+def test_copies_that_never_fit_are_given_up_at_a_single_image() -> None:
+    def work(piece: slice) -> tuple[Tensor]:
+        copies(piece.stop - piece.start)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(CellError, match="out of memory with a single image"):
+        in_batches(3, 16, work)
+
+
+def test_there_is_no_room_for_copies_where_nobody_would_halve_them() -> None:
+    assert copies(3) == 1
+    in_batches(3, 16, squares)
+    assert copies(3) == 1
 
 
 def test_out_of_memory_with_a_single_image_fails_the_cell() -> None:
