@@ -122,8 +122,12 @@ def prepare(
         keep=kept,
         report=report or Silent(),
     )
-    # A whole table asks for more than a zoo has; what was asked for by name must be there.
-    plan = plan if paper is None else suppliable(plan, runner.can_supply)
+    if paper is not None:
+        # A whole table asks for more than a zoo has; what was asked for by name must be there.
+        plan = suppliable(plan, runner.can_supply)
+        whole = plan_missing(selection, [], tuple(seeds)) if zoo and not plan.cells else plan
+        if whole.cells and not any(runner.can_supply(training) for training in whole.checkpoints()):
+            raise UseError("nothing to run: " + "; ".join(plan.dropped))
     return Job(plan, runner, settings, worked_by)
 
 

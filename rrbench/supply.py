@@ -1,5 +1,6 @@
 """What measuring needs and others may have made already: data, checkpoints, networks with their weights."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Supply:
         if self.use_large_zoo:
             found = _in_zoo(training)
             if found is None:
-                raise UseError(f"no checkpoint {training.trained_as} for {training.dataset} in {zoo.large_zoo()}")
+                raise UseError(*absences([training]))
             return Source(found[0], found[1].sha256[:24])
         embedded = None if self.retrain else zoo.find(training.key)
         if embedded is not None:
@@ -107,8 +108,31 @@ class Supply:
 
 
 def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
+    """Find a checkpoint in the zoo asked for, else among the embedded ones."""
+    return _find(zoo.large_zoo(), training) or _find(zoo.EMBEDDED, training)
+
+
+def in_large_zoo(training: Training) -> bool:
+    """Tell whether `--zoo` would find a training's checkpoint beside the embedded ones."""
+    return _find(zoo.large_zoo(), training) is not None
+
+
+def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
+    """Find a training in a zoo; an entry whose file is not there is none."""
     named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
-    return zoo.find_named(zoo.large_zoo(), *named) or zoo.find_named(zoo.EMBEDDED, *named)
+    found = zoo.find_named(folder, *named)
+    return found if found and found[0].is_file() else None
+
+
+def absences(trainings: Iterable[Training]) -> list[str]:
+    """Say which checkpoints the zoo asked for lacks, a line for each data set, network and seed."""
+    lacking: dict[tuple[Choice, Choice, int], list[str]] = {}
+    for training in trainings:
+        lacking.setdefault((training.dataset, training.network, training.seed), []).append(training.trained_as)
+    return [
+        f"no checkpoint {', '.join(dict.fromkeys(names))} of {dataset} ({network}, seed {seed}) in {zoo.large_zoo()}"
+        for (dataset, network, seed), names in lacking.items()
+    ]
 
 
 def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:

@@ -82,7 +82,11 @@ def run(
         return
     rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
     print(results_table(rows) if paper is None else _filled(paper, dataset, network, preset, out))
-    print(f"\n{len(rows)} rows in {out / 'rows.csv'}" if rows else "\nnothing was missing")
+    if rows:
+        print(f"\n{len(rows)} rows in {out / 'rows.csv'}")
+    else:
+        left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
+        print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")
     failed = [row for row in rows if row.status != "ok"]
     if failed:
         print(f"rrbench: {len(failed)} of {len(rows)} cells failed; their rows say why", file=sys.stderr)

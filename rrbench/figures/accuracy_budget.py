@@ -68,11 +68,13 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
             smallest = next((float(tick) for tick in ticks if tick), 1.0)
             if float(ticks[-1]) > WIDE * smallest:
                 panel.set_xscale("symlog", base=2, linthresh=smallest, linscale=0.5)
+                panel.minorticks_off()
             panel.set_xticks(
                 [float(tick) for tick in ticks],
                 [radius_text(tick) for tick in ticks],
-                rotation=45,
+                rotation=60,
                 ha="right",
+                rotation_mode="anchor",
                 fontsize=6,
             )
             panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))

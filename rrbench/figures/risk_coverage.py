@@ -56,11 +56,14 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
         for unused in axes[len(groups) :]:
             unused.remove()
         for panel, (budget, group) in zip(axes, groups.items(), strict=False):
-            for cell in group:
-                label = victim_label(cell.row) + (f": {cell.row.attack}" if budget and not is_one else "")
-                _draw_curve(panel, curve_of(cell), victims.index((cell.row.trained_as, cell.row.rejector)), label)
+            curves = [curve_of(cell) for cell in group]
+            for curve in curves:
+                row = curve.row
+                label = victim_label(row) + (f": {row.attack}" if budget and not is_one else "")
+                _draw_curve(panel, curve, victims.index((row.trained_as, row.rejector)), label)
             title = f"{budget}, {attacks[0]}" if budget and is_one else budget or "clean"
-            panel.set(xlim=(0, 102), ylim=(0, None), title=title)
+            highest = max(float(part.max()) for curve in curves for part in (_shown(curve)[1], curve.high))
+            panel.set(xlim=(0, 102), ylim=(0, max(105 * highest, 1)), title=title)
             panel.set(xlabel="answered (%)", ylabel="wrong among the answered (%)")
             if not is_one:
                 panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=6)
@@ -73,12 +76,15 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
 def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, list[Scored]]:
     """Return {budget: a cell for each rejector of each checkpoint}, clean ("") first, then linf, small radii first.
 
-    Attacks without a radius are left out, and a cell measured several times is taken once (`preference`).
+    Attacks without a radius are left out, and a cell measured several times is taken once (`preference`). Who was
+    never attacked so is not shown on clean inputs either, unless nobody was.
     """
     one_place(cell.row for cell in cells)
     fitting = [
         cell for cell in cells if cell.row.attack == "clean" or (cell.row.eps and attack in (None, cell.row.attack))
     ]
+    attacked = {(cell.row.trained_as, cell.row.rejector) for cell in fitting if cell.row.eps}
+    fitting = [cell for cell in fitting if not attacked or (cell.row.trained_as, cell.row.rejector) in attacked]
     if attack is not None and all(cell.row.attack == "clean" for cell in fitting):
         raise unknown("attack among the results:", attack, {cell.row.attack for cell in cells if cell.row.eps})
     once: dict[tuple[str, ...], Scored] = {}
@@ -106,17 +112,22 @@ def curve_of(cell: Scored) -> Curve:
     return Curve(cell.row, *risk_coverage(certainty, correct), low, high)
 
 
+def _shown(curve: Curve) -> tuple[Floats, Floats]:
+    """Return the part of a curve that is drawn."""
+    start = int((curve.coverage >= SHOWN_FROM).argmax())
+    return curve.coverage[start:], curve.risk[start:]
+
+
 def _draw_curve(panel: Axes, curve: Curve, index: int, label: str) -> None:
     style = look(index)
-    marked = np.searchsorted(curve.coverage, np.linspace(0.2, 1, 5) - 1e-9).tolist()
-    start = int((curve.coverage >= SHOWN_FROM).argmax())
+    coverage, risk = _shown(curve)
     panel.plot(
-        100 * curve.coverage[start:],
-        100 * curve.risk[start:],
+        100 * coverage,
+        100 * risk,
         color=style.color,
         linestyle=style.linestyle,
         marker=style.marker,
-        markevery=[index - start for index in marked],
+        markevery=np.searchsorted(coverage, np.linspace(0.2, 1, 5) - 1e-9).tolist(),
         drawstyle="steps-pre",
         label=label,
     )

@@ -27,8 +27,9 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#CC79A7",
 )
 GREY = "#A0A0A0"
+BROWN = "#7A4A1E"  # not theirs: a dark eighth
 RIGHT, WRONG = BLUE, ORANGE  # a dark and a light one: they differ in grey too
-CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK, GREY)
+CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK, BROWN)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
 

@@ -14,6 +14,7 @@ from rrbench.paper.tabulate import PaperTables, Selection
 from rrbench.paper.wanted import Wanted, is_published, wanted
 from rrbench.plan import CLEAN, Request, make_plan, merged
 from rrbench.rows import ResultRow
+from rrbench.supply import absences, in_large_zoo
 from rrbench.tables import render
 
 
@@ -79,15 +80,10 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
 
 
 def suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
-    """Leave out, with a line for each data set, the checkpoints that cannot be had; nothing left is an error."""
-    absent = [training for training in plan.checkpoints() if not can_supply(training)]
-    lines = []
-    for dataset in dict.fromkeys(training.dataset for training in absent):
-        names = dict.fromkeys(training.trained_as for training in absent if training.dataset == dataset)
-        lines.append(f"the zoo has no {', '.join(names)} for {dataset}")
+    """Leave out, with a line, the checkpoints that cannot be had."""
+    absent = {training for training in plan.checkpoints() if not can_supply(training)}
     cells = tuple(cell for cell in plan.cells if cell.training not in absent)
-    if absent and not cells:
-        raise UseError("nothing to run: " + "; ".join(lines))
+    lines = absences(training for training in plan.checkpoints() if training in absent)
     return dataclasses.replace(plan, cells=cells, dropped=(*plan.dropped, *lines))
 
 
@@ -114,13 +110,14 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
         return "\n".join([*lines, *never, "nothing left to run"])
     table, training, attacking = [], 0.0, 0.0
     seen: set[str] = set()
-    for checkpoint, cells in plan.checkpoints().items():
+    in_zoo = [in_large_zoo(checkpoint) for checkpoint in plan.checkpoints()]
+    for (checkpoint, cells), is_in_zoo in zip(plan.checkpoints().items(), in_zoo, strict=True):
         rates = known_rates(checkpoint.network.name, "cuda")
-        is_there = zoo.find(checkpoint.key) is not None
-        cost = 0 if is_there else training_gradients(checkpoint)
+        where = "ships with rrbench" if zoo.find(checkpoint.key) else f"in {zoo.large_zoo()}" if is_in_zoo else ""
+        cost = 0 if where else training_gradients(checkpoint)
         training += cost / rates.training
         name = [str(checkpoint.dataset), str(checkpoint.network), checkpoint.trained_as]
-        table.append([*name, "", "ships with rrbench" if is_there else "training", "", duration(cost / rates.training)])
+        table.append([*name, "", where or "training", "", duration(cost / rates.training)])
         for cell in cells:
             key = cell.attack_key(checkpoint.key, "fp32")
             seconds = 0.0 if key in seen else rates.seconds(cell)
@@ -136,4 +133,7 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     words += [f"--seeds {','.join(map(str, seeds))}"] if tuple(seeds) != (0,) else []
     total = f"{len(plan.cells)} rows on {len(plan.checkpoints())} checkpoints: about {duration(training)} of training"
     total += f" and {duration(attacking)} of attacks on one H200 (its measured rates; preset {preset_of(selection)})"
-    return "\n".join([*lines, shown, *never, *(f"left out: {line}" for line in plan.dropped), total, " ".join(words)])
+    command = " ".join(words)
+    # First what needs no training: a run without --zoo would train those anew.
+    commands = [f"{command} --zoo"] * any(in_zoo) + [command] * (not all(in_zoo))
+    return "\n".join([*lines, shown, *never, *(f"left out: {line}" for line in plan.dropped), total, *commands])

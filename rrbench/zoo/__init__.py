@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from rrbench.errors import UseError
 from rrbench.files import read_json, write_json
 
 EMBEDDED = Path(__file__).resolve().parent
+KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # what JSON gives for a field of an entry
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,15 @@ def entries(folder: Path) -> list[Entry]:
     if not path.is_file():
         return []
     try:
-        return [Entry(**value) for value in cast(list[dict[str, Any]], read_json(path))]
+        found = [Entry(**value) for value in cast(list[dict[str, Any]], read_json(path))]
     except TypeError as error:
         raise UseError(f"{path} is no zoo index of this version: {error}") from None
+    kinds = {field.name: KINDS[field.type] for field in fields(Entry) if field.type in KINDS}
+    for entry in found:
+        for name, kind in kinds.items():
+            if not isinstance(getattr(entry, name), kind):
+                raise UseError(f"{path} is no zoo index: {name} of an entry is {getattr(entry, name)!r}")
+    return found
 
 
 def write_index(folder: Path, listed: Iterable[Entry]) -> None:

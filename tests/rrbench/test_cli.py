@@ -1,10 +1,11 @@
 """The command line: help with examples, wrong use in one line, results on stdout, progress on stderr, exit codes."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,20 @@ def test_the_embedded_zoo_is_whole_and_small() -> None:
         assert sha256(zoo.EMBEDDED / entry.file) == entry.sha256
         assert (zoo.EMBEDDED / entry.file).stat().st_size < 200_000
         assert entry.command
+
+
+@pytest.mark.parametrize(("field", "value"), [("epochs", None), ("sha256", 7), ("clean_accuracy", "high")])
+def test_an_index_with_a_wrong_value_is_one_line(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    listed = [asdict(entry) for entry in zoo.entries(zoo.EMBEDDED)]
+    listed[0][field] = value
+    (tmp_path / "index.json").write_text(json.dumps(listed))
+    monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
+    answer = command("list", "zoo")
+    assert answer.code == 2
+    reason = f"rrbench: {tmp_path / 'index.json'} is no zoo index: {field} of an entry is {value!r}"
+    assert answer.err.splitlines()[-1] == reason
 
 
 QUICK = """

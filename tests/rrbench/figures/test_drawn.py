@@ -243,6 +243,13 @@ def test_one_attack_throughout_is_in_the_titles_and_the_legend_is_one(cells: lis
     assert names <= {text.get_text() for text in legend.get_texts()}
 
 
+def test_who_was_never_attacked_so_is_not_shown_on_clean_inputs_either(cells: list[Scored]) -> None:
+    some = [cell for cell in cells if cell.row.rejector != "rr" or cell.row.attack == "clean"]
+    assert {cell.row.rejector for cell in by_budget(some, "pgd3")[""]} == {"confidence", "ebd"}
+    clean = [cell for cell in cells if cell.row.attack == "clean"]
+    assert {cell.row.rejector for cell in by_budget(clean)[""]} == {"confidence", "ebd", "rr"}
+
+
 def test_where_attacks_differ_each_curve_names_its_own(cells: list[Scored]) -> None:
     mixed = [cell for cell in cells if cell.row.rejector != "rr" or cell.row.attack != "pgd10"]
     figure = draw_risk_coverage(mixed)

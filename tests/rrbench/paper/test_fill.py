@@ -5,24 +5,26 @@ import dataclasses
 import io
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rrbench.api import prepare
+from rrbench.api import Job, prepare
 from rrbench.config import load_preset
 from rrbench.errors import UseError
 from rrbench.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
 from rrbench.paper.fill import Measured, fill
 from rrbench.paper.matching import Rows, plugin_name, same
-from rrbench.paper.planning import missing, plan_missing
+from rrbench.paper.planning import describe_missing, missing, plan_missing
 from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.paper.wanted import column, presets_for, wanted
 from rrbench.registry import choose, table
-from rrbench.rows import ResultRow
+from rrbench.rows import ResultRow, to_csv
 from rrbench.zoo import Entry, write_index
 
 Make = Callable[..., list[ResultRow]]
@@ -69,22 +71,65 @@ def test_what_does_not_fit_other_data_is_left_out_with_a_line() -> None:
     assert len(plan.cells) == 24
 
 
-def test_of_a_table_a_zoo_fills_what_it_carries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def rr_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A zoo of PGD-AT+RR alone, in a folder where nothing is published."""
     entry = Entry("rr.safetensors", "0" * 64, "key", "cifar10", "resnet18", "pgd-at+rr", 0, 110, 83.0, 54.0, "made up")
     write_index(tmp_path, [entry])
+    (tmp_path / entry.file).touch()
+    (tmp_path / "results").mkdir()
     monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results").mkdir()  # nothing is published
-    plan = prepare(paper="table6", zoo=True, device="cpu", out="out").plan
-    assert plan.dropped == ("the zoo has no pgd-at+rr(form=head), pgd-at+rr(form=confidence) for cifar10",)
+    return tmp_path
+
+
+def prepare_table(name: str, **options: Any) -> Job:
+    return prepare(paper=name, zoo=True, device="cpu", out="out", **options)
+
+
+def test_of_a_table_a_zoo_fills_what_it_carries(rr_zoo: Path) -> None:
+    plan = prepare_table("table6").plan
+    others = "pgd-at+rr(form=head), pgd-at+rr(form=confidence)"
+    assert plan.dropped == (f"no checkpoint {others} of cifar10 (resnet18, seed 0) in {rr_zoo}",)
     assert sorted((str(cell.rejector), str(cell.attack)) for cell in plan.cells) == [
         ("rr", "clean"), ("rr", "pgd10"), ("rr(score=con)", "clean"), ("rr(score=con)", "pgd10"),
     ]  # fmt: skip
-    with pytest.raises(UseError, match="nothing to run: the zoo has no standard, pgd-at for cifar10"):
-        prepare(paper="table1", zoo=True, device="cpu", out="out")
+
+
+def test_once_a_zoo_has_filled_its_part_nothing_is_left_and_nothing_is_wrong(rr_zoo: Path, rows_for: Make) -> None:
+    (rr_zoo / "out").mkdir()
+    rows = [row for row in rows_for("table6") if row.trained_as == "pgd-at+rr"]
+    (rr_zoo / "out" / "rows.csv").write_text(to_csv(rows))
+    plan = prepare_table("table6").plan
+    assert plan.cells == ()
+    assert "pgd-at+rr(form=head)" in plan.dropped[0]
+
+
+def test_a_zoo_that_carries_nothing_of_a_table_is_refused(rr_zoo: Path) -> None:
+    with pytest.raises(UseError, match="nothing to run: no checkpoint standard, pgd-at of cifar10"):
+        prepare_table("table1")
+    with pytest.raises(UseError, match=re.escape("(resnet18, seed 1) in")):
+        prepare_table("table6", seeds=(1,))
+    (rr_zoo / "rr.safetensors").unlink()
+    with pytest.raises(UseError, match=r"nothing to run: no checkpoint .*pgd-at[+]rr, "):
+        prepare_table("table6")
+
+
+def test_what_is_asked_for_by_name_must_be_in_the_zoo(rr_zoo: Path) -> None:
     asked = prepare("confidence", "pgd10", dataset="cifar10", frameworks="trades", zoo=True, device="cpu", out="out")
-    with pytest.raises(UseError, match="no checkpoint trades for cifar10"):
+    with pytest.raises(UseError, match=re.escape(f"no checkpoint trades of cifar10 (resnet18, seed 0) in {rr_zoo}")):
         asked.runner.units(asked.plan)
+
+
+def test_the_plan_of_a_table_knows_what_the_zoo_has(rr_zoo: Path) -> None:
+    selection = Selection("table6")
+    text = describe_missing(selection, tables_from(selection.cells(), [], ""))
+    assert f"in {rr_zoo}" in text
+    assert text.splitlines()[-2:] == ["rrbench run --paper table6 --zoo", "rrbench run --paper table6"]
+    (rr_zoo / "rr.safetensors").unlink()
+    text = describe_missing(selection, tables_from(selection.cells(), [], ""))
+    assert text.splitlines()[-1] == "rrbench run --paper table6"
+    assert "--zoo" not in text
 
 
 @pytest.mark.parametrize("preset", ["paper", "official", "quick"])
