@@ -10,6 +10,7 @@ import torch
 from rrbench import zoo
 from rrbench.checkpoints import read_checkpoint
 from rrbench.doubts import with_doubts
+from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.rows import ResultRow, read_rows
 from rrbench.store import Store
@@ -102,6 +103,13 @@ def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
             assert values[index] == f"{row.acc_tpr95:.2f}", (name, attack, eps)
             best = max(float(line[index]) for line in printed[:-1])  # the oracle does not compete
             assert bold[index] == (float(values[index]) == best), (name, attack, eps)
+            published = [
+                cell.value
+                for cell in cells_of("table2")
+                if (cell.at, cell.rejector, cell.metric) == ("pgd-at", rejector, "acc_tpr95")
+                and (cell.norm, cell.eps) == (norm, eps.removesuffix("/255"))
+            ]
+            assert re.findall(r"\((\d+\.\d\d)\)", cells.split("|")[index]) == published, (name, attack, eps)
 
 
 @pytest.mark.parametrize(
