@@ -29,7 +29,7 @@ from rrbench.frames import to_frame
 from rrbench.modes import mode
 from rrbench.names import parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
-from rrbench.paper.planning import check_alone, plan_missing, preset_of, select, suppliable
+from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.plan import Request, make_plan, variants
 from rrbench.progress import Report, Silent
@@ -106,10 +106,6 @@ def prepare(
         limit=limit,
         recipe=recipe or {},
     )
-    if paper is None:
-        plan = make_plan(request, settings)
-    else:
-        plan = plan_missing(selection, read_folders(default_folders(Path(out)))[0], tuple(seeds))
     worked_by = find_engine(engine, address)
     found = find_device(device, is_here=engine == "local")
     runner = Runner(
@@ -122,12 +118,11 @@ def prepare(
         keep=kept,
         report=report or Silent(),
     )
-    if paper is not None:
-        # A whole table asks for more than a zoo has; what was asked for by name must be there.
-        plan = suppliable(plan, runner.can_supply)
-        whole = plan_missing(selection, [], tuple(seeds)) if zoo and not plan.cells else plan
-        if whole.cells and not any(runner.can_supply(training) for training in whole.checkpoints()):
-            raise UseError("nothing to run: " + "; ".join(plan.dropped))
+    if paper is None:
+        plan = make_plan(request, settings)
+    else:
+        rows, _ = read_folders(default_folders(Path(out)))
+        plan = plan_table(selection, rows, tuple(seeds), runner.can_supply)
     return Job(plan, runner, settings, worked_by)
 
 
@@ -233,7 +228,8 @@ def evaluate(
     flags are left as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher =
     keep). `data` is (images, labels). `fit_data` (clean training inputs) is for rejectors that are fitted and for
     adaptive attacks on scores that are no probabilities; `calibration_data` (clean held-out inputs) gives the
-    `deploy_*` columns. `budget` such as "linf:8/255" is needed by every attack that has one.
+    `deploy_*` columns. `budget` such as "linf:8/255" is needed by every attack that has one. An attack with several
+    starts gives the network up to 512 rows at once (on a GPU what fits), also where there are fewer inputs.
 
     >>> rrbench.evaluate(model, "confidence", "pgd100", (images, labels), budget="linf:8/255")  # doctest: +SKIP
     """

@@ -184,12 +184,15 @@ def search(
     """
     tracker = Tracker(batch, certainty, keep, select)
     climbs = [(restart, score) for restart in range(restarts) for score in objectives]
-    at_once = copies(batch.size)
+    at_once = copies(batch.size, len(climbs))
     for first in range(0, len(climbs), at_once):
         group = climbs[first : first + at_once]
         many = batch.repeated(len(group))
         together = Tracker(many, certainty, keep, select)
-        start = torch.cat([random_start(batch, budget.norm, budget.eps, draws, restart) for restart, _ in group])
+        starts = {
+            at: random_start(batch, budget.norm, budget.eps, draws, at) for at in {restart for restart, _ in group}
+        }
+        start = torch.cat([starts[restart] for restart, _ in group])
         scores = [score for _, score in group]
 
         def objective(outputs: Outputs, scores: Sequence[Score] = scores) -> Tensor:
@@ -198,8 +201,8 @@ def search(
                 [score(outputs.at(piece), batch.labels) for piece, score in zip(pieces, scores, strict=True)]
             )
 
-        def observe(images: Tensor, outputs: Outputs, value: Tensor, tracker: Tracker = together) -> None:
-            tracker.see(images, outputs, value, is_last=False)
+        def observe(images: Tensor, outputs: Outputs, value: Tensor, seen: Tracker = together) -> None:
+            seen.see(images, outputs, value, is_last=False)
 
         last = ascend(
             network,

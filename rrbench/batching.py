@@ -34,16 +34,15 @@ class _Room:
 _ROOM: ContextVar[_Room | None] = ContextVar("room", default=None)
 
 
-def copies(size: int) -> int:
-    """Return how many copies of `size` inputs fill the device, for work that tries several things on each input.
+def copies(size: int, wanted: int) -> int:
+    """Return how many copies of `size` inputs, at most `wanted`, to work on at once: as many as fill the device.
 
-    One where nobody but `in_batches` would know what to do if they did not fit.
+    Outside `in_batches` one: nobody there could try again with fewer.
     """
     room = _ROOM.get()
-    if room is None:
-        return 1
-    count = max(1, room.inputs // max(size, 1))
-    room.filled = max(room.filled, count * size)
+    count = max(1, min(wanted, room.inputs // max(size, 1))) if room else 1
+    if room and count > 1:
+        room.filled = max(room.filled, count * size)
     return count
 
 

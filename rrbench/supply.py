@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
 from rrbench.registry import build
 from rrbench.store import Store
-from rrbench.train import build_network, train
+from rrbench.train import build_network, describe_training, train
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,11 @@ class Supply:
         return Source(self.store.checkpoint_files(key).chosen, key)
 
     def can_supply(self, training: Training) -> bool:
-        """Tell whether a checkpoint can be had; those of a zoo that was asked for are never trained."""
-        return not self.use_large_zoo or _in_zoo(training) is not None
+        """Tell whether a checkpoint of this very recipe can be had: where a zoo is asked for, nothing is trained."""
+        if not self.use_large_zoo:
+            return True
+        found = _in_zoo(training)
+        return found is not None and _is_of(found[1], training)
 
     def _training_key(self, training: Training) -> str:
         """Name what is trained here: weights differ by precision; those of a zoo are taken as they are."""
@@ -113,24 +117,35 @@ def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
 
 
 def in_large_zoo(training: Training) -> bool:
-    """Tell whether `--zoo` would find a training's checkpoint beside the embedded ones."""
-    return _find(zoo.large_zoo(), training) is not None
+    """Tell whether `--zoo` would find a checkpoint of this very recipe beside the embedded ones."""
+    found = _find(zoo.large_zoo(), training)
+    return found is not None and _is_of(found[1], training)
 
 
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
-    """Find a training in a zoo; an entry whose file is not there is none."""
     named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
-    found = zoo.find_named(folder, *named)
-    return found if found and found[0].is_file() else None
+    return zoo.find_named(folder, *named, _recipe(training))
 
 
-def absences(trainings: Iterable[Training]) -> list[str]:
+def _is_of(entry: zoo.Entry, training: Training) -> bool:
+    """Tell whether an entry is of a training's recipe; the index of the embedded ones has keys alone."""
+    return entry.key == training.key or entry.recipe == _recipe(training)
+
+
+def _recipe(training: Training) -> dict[str, Any]:
+    recipe = describe_training(training)["recipe"]
+    assert isinstance(recipe, dict)
+    return recipe
+
+
+def absences(trainings: Iterable[Training], wanted: str = "") -> list[str]:
     """Say which checkpoints the zoo asked for lacks, a line for each data set, network and seed."""
     lacking: dict[tuple[Choice, Choice, int], list[str]] = {}
     for training in trainings:
         lacking.setdefault((training.dataset, training.network, training.seed), []).append(training.trained_as)
     return [
-        f"no checkpoint {', '.join(dict.fromkeys(names))} of {dataset} ({network}, seed {seed}) in {zoo.large_zoo()}"
+        f"no checkpoint {', '.join(dict.fromkeys(names))} of {dataset} ({network}, seed {seed}{wanted}) "
+        f"in {zoo.large_zoo()}"
         for (dataset, network, seed), names in lacking.items()
     ]
 

@@ -27,7 +27,7 @@ class Measurement:
     precision: str = ""
     gradients_per_second: float | None = None
     ratio: float | None = None  # ours over this one, in speed
-    robust_accuracy: float | None = None  # percent, by a fresh pass in float32
+    robust_accuracy: float | None = None  # percent, by a fresh pass in float32; an epoch's, as the training log has it
     share_of_peak: float | None = None  # of the card's own rate of multiplying matrices in bf16
     seconds: float | None = None
     peak_memory_gib: float | None = None

@@ -52,8 +52,8 @@ def training(runner: Runner, example: Training) -> Iterator[Measurement]:
 
 
 def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
-    """Train the recipe's first epochs our way and the plain way; a line for each epoch, with its seconds."""
-    recipe = replace(example.recipe, epochs=CURVE, drops=())  # those of a long training come before its first drop
+    """Train some epochs at the recipe's first rate, our way and the plain way; a line for each epoch of each."""
+    recipe = replace(example.recipe, epochs=CURVE, drops=())
     logs = {}
     for name, is_plain in ((OURS, False), (PLAIN, True)):
         with TemporaryDirectory() as folder:

@@ -74,16 +74,24 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
             )
             planned = _fitting(request, config, dropped)
             cells += [cell for cell in planned if (cell.attack.name == CLEAN) == (parse(attack).name == CLEAN)]
-    if not cells and dropped:
-        raise UseError("nothing to run: " + "; ".join(dropped))
     return dataclasses.replace(merged(cells), dropped=tuple(dropped))
 
 
-def suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
+def plan_table(
+    selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], can_supply: Callable[[Training], bool]
+) -> Plan:
+    """Plan the missing rows whose checkpoints can be had; a table of which there never will be one is refused."""
+    plan = _suppliable(plan_missing(selection, rows, seeds), can_supply)
+    if not plan.cells and plan.dropped and not _suppliable(plan_missing(selection, [], seeds), can_supply).cells:
+        raise UseError("nothing to run: " + "; ".join(plan.dropped))
+    return plan
+
+
+def _suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
     """Leave out, with a line, the checkpoints that cannot be had."""
     absent = {training for training in plan.checkpoints() if not can_supply(training)}
     cells = tuple(cell for cell in plan.cells if cell.training not in absent)
-    lines = absences(training for training in plan.checkpoints() if training in absent)
+    lines = absences([training for training in plan.checkpoints() if training in absent], ", by this recipe")
     return dataclasses.replace(plan, cells=cells, dropped=(*plan.dropped, *lines))
 
 
@@ -106,8 +114,9 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     absent = [each for each in tables.judged if each.verdict == "missing"]
     never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
     lines = [f"{selection.paper}: {len(absent)} of {len(tables.judged)} cells are missing; {tables.sources}"]
+    left_out = [f"left out: {line}" for line in plan.dropped]
     if not plan.cells:
-        return "\n".join([*lines, *never, "nothing left to run"])
+        return "\n".join([*lines, *never, *left_out, "nothing left to run"])
     table, training, attacking = [], 0.0, 0.0
     seen: set[str] = set()
     in_zoo = [in_large_zoo(checkpoint) for checkpoint in plan.checkpoints()]
@@ -136,4 +145,4 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     command = " ".join(words)
     # First what needs no training: a run without --zoo would train those anew.
     commands = [f"{command} --zoo"] * any(in_zoo) + [command] * (not all(in_zoo))
-    return "\n".join([*lines, shown, *never, *(f"left out: {line}" for line in plan.dropped), total, *commands])
+    return "\n".join([*lines, shown, *never, *left_out, total, ", then ".join(commands)])

@@ -67,11 +67,15 @@ def find(key: str) -> tuple[Path, Entry] | None:
     return next(((EMBEDDED / entry.file, entry) for entry in entries(EMBEDDED) if entry.key == key), None)
 
 
-def find_named(folder: Path, dataset: str, network: str, trained_as: str, seed: int) -> tuple[Path, Entry] | None:
-    """Find a checkpoint by what it is, whatever its recipe; the longest training wins."""
+def find_named(
+    folder: Path, dataset: str, network: str, trained_as: str, seed: int, recipe: Mapping[str, Any]
+) -> tuple[Path, Entry] | None:
+    """Find a checkpoint by what it is: first one of this recipe, else of any, the longest; its file must be there."""
     wanted = (dataset, network, trained_as, seed)
     found = [
-        entry for entry in entries(folder) if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted
+        entry
+        for entry in entries(folder)
+        if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted and (folder / entry.file).is_file()
     ]
-    best = max(found, key=lambda entry: entry.epochs, default=None)
+    best = max(found, key=lambda entry: (entry.recipe == recipe, entry.epochs), default=None)
     return (folder / best.file, best) if best else None

@@ -83,7 +83,7 @@ def test_it_does_not_matter_how_many_classes_are_aimed_at_together(
 ) -> None:
     network = build_network(Confidence())
     one_by_one = attacked(EVADE, network, patterns)
-    monkeypatch.setattr("rrbench.ascent.copies", lambda size: at_once)
+    monkeypatch.setattr("rrbench.ascent.copies", lambda size, wanted: at_once)
     moved = attacked(EVADE, network, patterns)
     assert ((one_by_one - moved).abs().flatten(1).amax(1) > 1e-5).sum() <= 1
 

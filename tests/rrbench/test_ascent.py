@@ -441,7 +441,7 @@ def test_it_does_not_matter_how_many_starts_and_objectives_are_climbed_at_once(
         )  # fmt: skip
 
     one_by_one = answers()
-    monkeypatch.setattr("rrbench.ascent.copies", lambda size: at_once)
+    monkeypatch.setattr("rrbench.ascent.copies", lambda size, wanted: at_once)
     together = answers()
     torch.testing.assert_close(together.images, one_by_one.images, atol=1e-6, rtol=0)
     torch.testing.assert_close(together.boldest, one_by_one.boldest, atol=1e-6, rtol=0)

@@ -73,26 +73,42 @@ def test_pieces_are_as_even_as_they_can_be() -> None:
     assert sizes == [8, 8, 7]
 
 
-def test_copies_fill_the_room_and_out_of_memory_halves_it() -> None:
+def attempts(total: int, room: int, capacity: int, wanted: int, rows: int = 1) -> list[tuple[int, int]]:
+    """Work with `wanted` things to try on each input and `rows` rows for each; return the (size, copies) tried."""
     tried: list[tuple[int, int]] = []
 
     def work(piece: slice) -> tuple[Tensor]:
         size = piece.stop - piece.start
-        tried.append((size, copies(size)))
-        if size * tried[-1][1] > 5:
+        tried.append((size, copies(rows * size, wanted)))
+        if rows * size * tried[-1][1] > capacity:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return (DATA[piece] ** 2,)
 
-    (found,) = in_batches(6, 16, work)
+    (found,) = in_batches(total, room, work)
     assert found is not None
-    assert torch.equal(found, DATA[:6] ** 2)
-    # Six inputs of sixteen are doubled, then single, then in threes: each time half of what was tried.
-    assert tried == [(6, 2), (6, 1), (3, 1), (3, 1)]
+    assert torch.equal(found, DATA[:total] ** 2)
+    return tried
+
+
+def test_copies_fill_the_room_and_out_of_memory_halves_what_was_tried() -> None:
+    assert attempts(6, room=16, capacity=12, wanted=9) == [(6, 2)]
+    assert attempts(6, room=16, capacity=5, wanted=9) == [(6, 2), (6, 1), (3, 1), (3, 1)]
+    assert attempts(1, room=16, capacity=16, wanted=9) == [(1, 9)]
+
+
+def test_without_copies_the_piece_is_halved() -> None:
+    assert attempts(10, room=5000, capacity=5, wanted=1) == [(10, 1), (5, 1), (5, 1)]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 23), st.integers(1, 60), st.integers(1, 9), st.integers(1, 3))
+def test_whatever_is_tried_on_however_many_rows_it_ends(total: int, room: int, wanted: int, rows: int) -> None:
+    assert len(attempts(total, room, capacity=rows, wanted=wanted, rows=rows)) < total + 15
 
 
 def test_copies_that_never_fit_are_given_up_at_a_single_image() -> None:
     def work(piece: slice) -> tuple[Tensor]:
-        copies(piece.stop - piece.start)
+        copies(piece.stop - piece.start, 3)
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(CellError, match="out of memory with a single image"):
@@ -100,9 +116,14 @@ def test_copies_that_never_fit_are_given_up_at_a_single_image() -> None:
 
 
 def test_there_is_no_room_for_copies_where_nobody_would_halve_them() -> None:
-    assert copies(3) == 1
-    in_batches(3, 16, squares)
-    assert copies(3) == 1
+    assert copies(3, 9) == 1
+    with pytest.raises(ValueError, match="other"):
+        in_batches(3, 16, raises)
+    assert copies(3, 9) == 1
+
+
+def raises(piece: slice) -> tuple[Tensor]:
+    raise ValueError("other")
 
 
 def test_out_of_memory_with_a_single_image_fails_the_cell() -> None:
