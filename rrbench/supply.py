@@ -48,7 +48,7 @@ class Supply:
         if self.use_large_zoo:
             found = _in_zoo(training)
             if found is None:
-                raise UseError(*absences([training]))
+                raise UseError(absences([training])[0])
             return Source(found[0], found[1].sha256[:24])
         embedded = None if self.retrain else zoo.find(training.key)
         if embedded is not None:
@@ -112,8 +112,9 @@ class Supply:
 
 
 def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
-    """Find a checkpoint in the zoo asked for, else among the embedded ones."""
-    return _find(zoo.large_zoo(), training) or _find(zoo.EMBEDDED, training)
+    """Find a checkpoint in the zoo asked for or among the embedded ones: one of this recipe, else the first."""
+    found = [each for folder in (zoo.large_zoo(), zoo.EMBEDDED) if (each := _find(folder, training))]
+    return next((each for each in found if _is_of(each[1], training)), found[0] if found else None)
 
 
 def in_large_zoo(training: Training) -> bool:

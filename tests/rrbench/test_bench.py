@@ -103,6 +103,8 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "CURVE", 2)
+    twins: list[object] = []
+    monkeypatch.setattr("rrbench.train.make_twin", lambda network, *rest: twins.append(network))
     job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512})
     (example,) = job.plan.checkpoints()
     *lines, clean, robust = training.curve(job.runner, example)
@@ -115,6 +117,7 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     for text, metric in ((clean, "clean_accuracy"), (robust, "robust_accuracy")):
         assert str(text).startswith(f"{metric} less the plain step's over 2 epochs: mean +0.00, largest +0.00 points")
     assert str(values[:2]) in str(robust)
+    assert len(twins) == 1  # the plain way asks for none
 
 
 def test_trainings_that_are_timed_together_begin_every_epoch_together() -> None:
