@@ -112,9 +112,8 @@ class Supply:
 
 
 def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
-    """Find a checkpoint in the zoo asked for or among the embedded ones: one of this recipe, else the first."""
-    found = [each for folder in (zoo.large_zoo(), zoo.EMBEDDED) if (each := _find(folder, training))]
-    return next((each for each in found if _is_of(each[1], training)), found[0] if found else None)
+    """Find a checkpoint in the zoo asked for, else among the embedded ones."""
+    return _find(zoo.large_zoo(), training) or _find(zoo.EMBEDDED, training)
 
 
 def in_large_zoo(training: Training) -> bool:

@@ -27,7 +27,7 @@ from rrbench.paper.wanted import column, presets_for, wanted
 from rrbench.registry import choose, table
 from rrbench.rows import ResultRow, to_csv
 from rrbench.train import describe_training
-from rrbench.zoo import EMBEDDED, Entry, entries, write_index
+from rrbench.zoo import Entry, entries, write_index
 
 Make = Callable[..., list[ResultRow]]
 
@@ -139,15 +139,6 @@ def test_a_checkpoint_of_another_recipe_fills_no_table(rr_zoo: Path) -> None:
     assert runner.source(training).path.name == "exact.safetensors"
     (rr_zoo / exact.file).unlink()
     assert runner.source(training).path.name == "rr.safetensors"  # by name any recipe will do, if its file is there
-
-
-def test_an_embedded_checkpoint_of_the_recipe_goes_before_another_of_the_same_name(rr_zoo: Path) -> None:
-    (entry,) = entries(rr_zoo)
-    other = dataclasses.replace(entry, key="another", dataset="digits", network="small-cnn")
-    write_index(rr_zoo, [other])
-    job = prepare_table("table6", dataset="digits", network="small-cnn")
-    assert {job.runner.source(training).path.parent for training in job.plan.checkpoints()} == {EMBEDDED}
-    assert job.plan.dropped == ()
 
 
 def test_a_table_of_which_a_part_does_not_fit_is_filled_once_and_then_done(rows_for: Make) -> None:
