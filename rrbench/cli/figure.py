@@ -23,6 +23,7 @@ def figure(
         str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd or confidence@trades.")
     ] = None,
     attack: Annotated[str | None, typer.Option(help="Ours: this attack and no other.")] = None,
+    norm: Annotated[str | None, typer.Option(help="Ours: only budgets of this norm, linf or l2.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")
     ] = None,
@@ -48,7 +49,7 @@ def figure(
     paths = out or [Path(f"{name}.pdf"), Path(f"{name}.png")]
     for path in paths:
         check_suffix(path)
-    wish = Wish(dataset, network, budget, preset, seed, rejectors, attack, points)
+    wish = Wish(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
     drawn = draw(name, folder or results or Path("runs"), wish)
     for path in paths:
         save(drawn, path)

@@ -62,6 +62,9 @@ def draw(name: str, folder: Path, wish: Wish) -> Figure:
                 name for cell in cells for name in (cell.row.rejector, f"{cell.row.rejector}@{cell.row.framework}")
             }
             raise unknown("rejector among the results:", rejector, known)
+    norms = {cell.row.norm for cell in cells if cell.row.norm}
+    if wish.norm is not None and wish.norm not in norms:
+        raise unknown("norm among the results:", wish.norm, norms)
     admitted = [cell for cell in cells if wish.admits(cell.row)]
     if not admitted:
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {folder} measures some")

@@ -25,6 +25,7 @@ class Wish:
     seed: int | None = None
     rejectors: str | None = None
     attack: str | None = None
+    norm: str | None = None
     points: int = 2000  # of each panel of Figure 7
 
     def admits(self, row: ResultRow) -> bool:
@@ -36,7 +37,8 @@ class Wish:
             (self.seed, row.seed),
         )
         is_named = self.rejectors is None or any(goes_by(row, name) for name in split_list(self.rejectors))
-        return is_named and all(wanted in (None, found) for wanted, found in pairs)
+        has_norm = self.norm is None or row.norm in ("", self.norm)
+        return is_named and has_norm and all(wanted in (None, found) for wanted, found in pairs)
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ def _listed(texts: Sequence[str]) -> str:
 
 def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Wish) -> PaperRequest:
     """Fill in what the paper has, for a data set of its own what the preset `paper` says, and choose the cells."""
-    if wish.rejectors or wish.attack:
-        raise UseError(f"{name} has its own rejectors and attacks: --rejectors and --attack do not go with it")
+    if wish.rejectors or wish.attack or wish.norm:
+        raise UseError(f"{name} has its own: --rejectors, --attack and --norm do not go with it")
     dataset = wish.dataset or PAPER_DATASETS[0]
     defaults = load_preset("paper").dataset(dataset)
     network, budget = wish.network or defaults.network, wish.budget or next(iter(defaults.budgets), "")

@@ -234,6 +234,18 @@ def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
             figures.draw(name, folder, Wish(attack="pgd4"))
 
 
+def test_one_norm_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
+    rows = [cell.row for cell in cells]
+    rows += [dataclasses.replace(row, norm="l2") for row in rows if row.attack == "pgd3"]
+    by_norm = {norm: {row.norm for row in rows if Wish(norm=norm).admits(row)} for norm in ("linf", "l2")}
+    assert by_norm == {"linf": {"", "linf"}, "l2": {"", "l2"}}
+    for name in figures.OURS:
+        with pytest.raises(UseError, match="unknown norm among the results: 'l2'; near: linf"):
+            figures.draw(name, folder, Wish(norm="l2"))
+    with pytest.raises(UseError, match="figure5 has its own: --rejectors, --attack and --norm do not go with it"):
+        figures.draw("figure5", folder, Wish(norm="linf"))
+
+
 def test_one_attack_throughout_is_in_the_titles_and_the_legend_is_one(cells: list[Scored]) -> None:
     figure = draw_risk_coverage(cells, "pgd3")
     assert [panel.get_title() for panel in figure.axes][-1] == "linf:3/20, pgd3"
