@@ -20,7 +20,7 @@ class Footnote:
     id: str
     text: str
     evidence: str
-    excuses: bool
+    excuses: tuple[Verdict, ...]  # that it gives a reason for
     everywhere: bool  # said once of the whole table, not at each cell
 
 
@@ -47,7 +47,7 @@ class Judged:
     @property
     def is_excused(self) -> bool:
         """Out of tolerance, for a reason on file."""
-        return self.is_out and any(note.excuses for note in self.footnotes)
+        return self.is_out and any(self.verdict in note.excuses for note in self.footnotes)
 
 
 def judge(cells: Sequence[tuple[PaperCell, Measured]]) -> list[Judged]:
@@ -60,7 +60,7 @@ def footnotes(cell: PaperCell) -> tuple[Footnote, ...]:
     if not is_published(cell):
         return ()
     return tuple(
-        Footnote(entry["id"], entry["text"], entry["evidence"], entry["excuses"], entry.get("everywhere", False))
+        Footnote(entry["id"], entry["text"], entry["evidence"], tuple(entry["excuses"]), entry.get("everywhere", False))
         for entry in toml("footnotes.toml")["footnote"]
         if cell.fits(entry["where"])
     )

@@ -104,6 +104,21 @@ def test_nothing_else_is_excused(own: PaperCell) -> None:
     assert is_failing([judged])
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        cell("table2", at="pgd-at", rejector="rr", budget="linf:8", metric="acc_tpr95"),
+        cell("table2", at="pgd-at", rejector="lid", budget="l2:128", metric="acc_tpr95"),
+    ],
+)
+def test_a_stronger_attack_excuses_what_lies_below_alone(own: PaperCell) -> None:
+    assert own.published is not None
+    below, above = verdict(own, own.published - 10), verdict(own, own.published + 10)
+    assert (below.verdict, above.verdict) == ("below", "above")
+    assert below.is_excused
+    assert not above.is_excused
+
+
 def test_the_gaussian_star_is_no_wildcard() -> None:
     gda = cell("table11", arch="resnet18", rejector="gda", attack="clean", metric="auc")
     assert "singular-covariance" not in [note.id for note in footnotes(gda)]
@@ -113,6 +128,7 @@ def test_every_footnote_is_used_once_named_and_has_its_evidence() -> None:
     entries = toml("footnotes.toml")["footnote"]
     used = {note.id for name in table_names() for own in cells_of(name) for note in footnotes(own)}
     assert sorted(used) == sorted(entry["id"] for entry in entries)
+    assert all(set(entry["excuses"]) <= {"above", "below"} for entry in entries)
     assert all(len(entry["text"]) > 10 and len(entry["evidence"]) > 10 for entry in entries)
     assert all(len(entry["evidence"]) > 10 for entry in toml("tolerances.toml")["tolerance"])
 
