@@ -1,0 +1,95 @@
+"""The paired differences that results/README.md prints are those of the published rows and scores."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rrbench.paired import paired_difference, scored_rows
+from rrbench.rows import ResultRow, read_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+CIFAR10 = ROOT / "results" / "cifar10"
+INPUTS = {
+    "clean": ("clean", "", ""),
+    "PGD-100x10, 8/255": ("pgd100x10", "linf", "8/255"),
+    "PGD-100x10, 16/255": ("pgd100x10", "linf", "16/255"),
+    "16/255": ("pgd100x10", "linf", "16/255"),
+    "PGD-100x10, l2 128/255": ("pgd100x10", "l2", "128/255"),
+    "l2 128/255": ("pgd100x10", "l2", "128/255"),
+    "AutoAttack, 8/255": ("autoattack", "linf", "8/255"),
+}
+METRICS = {
+    "TPR-95": "acc_tpr95",
+    "AUC": "auc",
+    "rejected or right": "deploy_robust",
+    "rejected or right, threshold fixed beforehand": "deploy_robust",
+    "answered then": "deploy_coverage",
+}
+VICTIMS = {
+    "EBD": ("pgd-at+ebd", "ebd"),
+    "SNet": ("pgd-at+snet", "snet"),
+    "R-Con": ("pgd-at+rr", "rr"),
+    "confidence": ("pgd-at+rr", "rr(score=con)"),
+}
+REFERENCES = {  # by section
+    "R-Con against confidence on the same network": ("pgd-at+rr", "rr(score=con)"),
+    "PGD-AT+RR less PGD-AT with confidence": ("pgd-at", "confidence"),
+    "EBD and SNet against confidence on plain PGD-AT": ("pgd-at", "confidence"),
+}
+
+
+def printed() -> list[tuple[str, str, str, str]]:
+    """Return (section, line's head, column's head, field) of every paired difference."""
+    found, section, columns = [], "", [""]
+    for line in (ROOT / "results" / "README.md").read_text(encoding="utf-8").splitlines():
+        fields = [field.strip() for field in line.strip("|").split("|")]
+        if line.startswith("### "):
+            section = line[4:]
+        elif line.startswith("| "):
+            columns = columns if re.search(r"\[[-+]", line) else fields
+            section = fields[0] if fields[0] in REFERENCES else section
+            found += [
+                (section, fields[0], *pair) for pair in zip(columns[1:], fields[1:], strict=True) if "[" in pair[1]
+            ]
+    return found
+
+
+def row(victim: tuple[str, str], inputs: str) -> ResultRow:
+    (found,) = [
+        each
+        for each in read_rows(CIFAR10 / "rows.csv")
+        if (each.trained_as, each.rejector, each.attack, each.norm, each.eps) == (*victim, *INPUTS[inputs])
+    ]
+    return found
+
+
+def pair_of(section: str, head: str, column: str) -> tuple[ResultRow, ResultRow, str]:
+    """Return the two rows and the metric that a field compares; inputs stand in the line's head or in the column's."""
+    name, _, rest = head.partition(", ")
+    if name not in VICTIMS:
+        name, rest = "R-Con", head
+    inputs, metric = (rest, column) if column in METRICS else (column, rest)
+    return row(VICTIMS[name], inputs), row(REFERENCES[section], inputs), METRICS[metric]
+
+
+def test_every_difference_is_that_of_its_rows() -> None:
+    fields = printed()
+    assert len(fields) == 60
+    for section, head, column, field in fields:
+        one, other, metric = pair_of(section, head, column)
+        value = getattr(one, metric) - getattr(other, metric)
+        places = 3 if metric == "auc" else 2
+        assert field.split(" [")[0] == f"{value:+.{places}f}", (section, head, column)
+
+
+@pytest.mark.parametrize("position", [0, 21, 44], ids=lambda position: " ".join(printed()[position][:3]))
+def test_an_interval_of_each_table_is_that_of_the_scores(position: int) -> None:
+    section, head, column, field = printed()[position]
+    one, other, metric = pair_of(section, head, column)
+    found = paired_difference(one, other, metric, scored_rows(CIFAR10))
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    places = 3 if metric == "auc" else 2
+    assert field == f"{found.value:+.{places}f} [{found.low:+.{places}f}, {found.high:+.{places}f}]"
