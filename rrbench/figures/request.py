@@ -115,7 +115,9 @@ def _listed(texts: Sequence[str]) -> str:
 def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Wish) -> PaperRequest:
     """Fill in what the paper has, for a data set of its own what the preset `paper` says, and choose the cells."""
     if wish.rejectors or wish.attack or wish.norm:
-        raise UseError(f"{name} has its own: --rejectors, --attack and --norm do not go with it")
+        raise UseError(
+            f"{name} has its own rejectors, attacks and budget: --rejectors, --attack and --norm do not go with it"
+        )
     dataset = wish.dataset or PAPER_DATASETS[0]
     defaults = load_preset("paper").dataset(dataset)
     network, budget = wish.network or defaults.network, wish.budget or next(iter(defaults.budgets), "")

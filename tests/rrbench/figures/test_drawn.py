@@ -242,7 +242,7 @@ def test_one_norm_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     for name in figures.OURS:
         with pytest.raises(UseError, match="unknown norm among the results: 'l2'; near: linf"):
             figures.draw(name, folder, Wish(norm="l2"))
-    with pytest.raises(UseError, match="figure5 has its own: --rejectors, --attack and --norm do not go with it"):
+    with pytest.raises(UseError, match="--rejectors, --attack and --norm do not go with it"):
         figures.draw("figure5", folder, Wish(norm="linf"))
 
 
