@@ -6,7 +6,7 @@ It needs the per-example scores of a work folder; without them the difference st
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +35,14 @@ class Scored:
     path: Path
     rule: TprRule
     resamples: int
+    draws: dict[tuple[str, TprRule, int], NDArray[np.float64]] = field(default_factory=dict, compare=False)
+
+    def drawn(self, arrays: Arrays, metric: str, like: "Scored") -> NDArray[np.float64]:
+        """Draw as for another cell, once: a reference is asked for by every rejector."""
+        key = (metric, like.rule, like.resamples)
+        if key not in self.draws:
+            self.draws[key] = drawn(arrays, metric, like)
+        return self.draws[key]
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ def paired_difference(
     one, other = load_arrays(found[0].path), load_arrays(found[1].path)
     if not np.array_equal(one["ids"], other["ids"]) or not np.array_equal(one["labels"], other["labels"]):
         return Difference(ours - theirs, without="the two were measured on other test inputs")
-    draws = drawn(one, metric, found[0]) - drawn(other, metric, found[0])
+    draws = found[0].drawn(one, metric, found[0]) - found[1].drawn(other, metric, found[0])
     defined = draws[~np.isnan(draws)]
     if 2 * defined.size < draws.size or not defined.size:
         return Difference(ours - theirs, without="undefined in most of the draws")

@@ -104,6 +104,26 @@ def test_a_difference_and_its_interval_are_those_of_a_plain_bootstrap(folder: Pa
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
+def test_a_reference_is_drawn_once_for_all_and_each_metric_by_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def counted(arrays: Any, metric: str, scored: Scored) -> Any:
+        asked.append(metric)
+        return drawn(arrays, metric, scored)
+
+    monkeypatch.setattr("rrbench.paired.drawn", counted)
+    rows, known = {row.rejector: row for row in read_rows(folder)}, scored_rows(folder)
+    found = [
+        paired_difference(rows[name], rows["confidence"], metric, known)
+        for metric in ("acc_all", "auc")
+        for name in ("rr", "ebd")
+    ]
+    assert sorted(asked) == ["acc_all"] * 3 + ["auc"] * 3
+    assert found[3] == paired_difference(rows["ebd"], rows["confidence"], "auc", scored_rows(folder))
+
+
 def test_a_rejector_does_not_differ_from_itself_and_pairing_narrows_the_interval(folder: Path) -> None:
     row = next(row for row in read_rows(folder) if row.rejector == "rr")
     same = paired_difference(row, row, "auc", scored_rows(folder))
