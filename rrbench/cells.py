@@ -118,6 +118,16 @@ class Cell:
         """Return the cell of one attack of an ensemble."""
         return replace(self, attack=attack, members=(), is_adaptive=build(Attack, attack).is_adaptive)
 
+    def victim_key(self, checkpoint: str) -> str:
+        """Hash everything that decides the fitted, calibrated rejector."""
+        return digest(
+            checkpoint=checkpoint,
+            dataset=identity(self.dataset),
+            rejector=identity(self.rejector),
+            is_attacked=self.is_adaptive,
+            code=code("rejector", self.rejector.name),
+        )
+
     def key(self, checkpoint: str, precision: str) -> str:
         """Hash everything that decides the row."""
         return digest(

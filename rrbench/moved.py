@@ -1,5 +1,6 @@
 """An attack's outputs on disk: a rejector added later needs no new attack, unless it needs features not kept."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,15 @@ from rrbench.protocols import Outputs
 from rrbench.store import load_arrays, save_arrays
 
 
-def save_moved(path: Path, attacked: Attacked, *, with_features: bool, with_images: bool) -> None:
-    """Write what the network said of an attack's images; of these all, or enough for a gallery and a replay."""
+def save_moved(
+    path: Path, attacked: Attacked, *, with_features: bool, with_images: bool, asked: Collection[str] = ()
+) -> None:
+    """Write what the network said of an attack's images; of these all, or enough for a gallery and a replay.
+
+    `asked`: what `--keep` named, in this run or an earlier one; it stays whatever later runs need.
+    """
     arrays = {
+        "asked": np.asarray(sorted(asked), dtype=np.str_),
         "seconds": np.asarray(attacked.seconds),
         "gradients": np.asarray(attacked.gradients),
         "forwards": np.asarray(attacked.forwards),
@@ -30,6 +37,11 @@ def save_moved(path: Path, attacked: Attacked, *, with_features: bool, with_imag
             if part != "features" or with_features:
                 arrays[f"{name}_{part}"] = to_numpy(tensor)
     save_arrays(path, arrays, compress=False)
+
+
+def asked_of(path: Path) -> frozenset[str]:
+    """Return what runs before asked to keep of an attack."""
+    return frozenset(load_arrays(path).get("asked", ())) if path.is_file() else frozenset()
 
 
 def load_moved(path: Path, device: torch.device, *, with_features: bool, with_images: bool) -> Attacked | None:

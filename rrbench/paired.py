@@ -96,7 +96,7 @@ def _show(difference: Difference, metric: str) -> str:
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
-    """Find the reference under the same attack: on the row's own framework, else the only one there is."""
+    """Find the reference under the same attack: on the row's own checkpoint, else framework, else the only one."""
     same = ("dataset", "network", "attack", "norm", "eps", "seed", "preset", "n")
     found = [
         other
@@ -105,10 +105,10 @@ def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> Res
         and other.status == "ok"
         and all(getattr(row, name) == getattr(other, name) for name in same)
     ]
-    for name in ("framework", "precision"):
+    for name in ("framework", "checkpoint_sha256", "precision"):
         nearer = [other for other in found if getattr(other, name) == getattr(row, name)]
         found = nearer or found
-    return found[0] if len({other.trained_as for other in found}) == 1 else None
+    return found[0] if len({(other.trained_as, other.checkpoint_sha256) for other in found}) == 1 else None
 
 
 def paired_difference(

@@ -120,6 +120,7 @@ def order(row: ResultRow) -> tuple[object, ...]:
         row.preset,
         row.n or 0,
         row.precision,
+        row.checkpoint_sha256,
     )
 
 

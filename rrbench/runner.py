@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from rrbench import provenance
-from rrbench.cells import Cell, Plan, Training, digest, identity
+from rrbench.cells import Cell, Plan, Training, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.datasets.check import fingerprint
 from rrbench.devices import describe
@@ -29,7 +29,7 @@ from rrbench.evaluation import (
     score,
     to_numpy,
 )
-from rrbench.moved import load_moved, save_moved
+from rrbench.moved import asked_of, load_moved, save_moved
 from rrbench.names import Choice
 from rrbench.protocols import Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
@@ -142,11 +142,13 @@ class Runner(Supply):
             if attacked is None:
                 attacked = self._attack(subject, source, cells[0])
                 # Whole until it has served: a run that is killed must find the features, an ensemble the images.
+                asked = asked_of(path).union(self.keep)
                 save_moved(
                     path,
                     attacked,
-                    with_features=needs_features or "features" in self.keep,
-                    with_images=unit.is_member or "images" in self.keep,
+                    with_features=needs_features or "features" in asked,
+                    with_images=unit.is_member or "images" in asked,
+                    asked=asked,
                 )
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):
@@ -174,11 +176,12 @@ class Runner(Supply):
                 self._shrink(self.store.moved_path(unit.cells[0].attack_key(source.key, self.precision)))
 
     def _shrink(self, path: Path) -> None:
-        """Shrink an attack's outputs to what `keep` asks for."""
-        kept = {"with_features": "features" in self.keep, "with_images": "images" in self.keep}
+        """Shrink an attack's outputs to what this run or one before was asked to keep."""
+        asked = asked_of(path).union(self.keep)
+        kept = {"with_features": "features" in asked, "with_images": "images" in asked}
         attacked = load_moved(path, torch.device("cpu"), **kept)
         if attacked is not None:
-            save_moved(path, attacked, **kept)
+            save_moved(path, attacked, **kept, asked=asked)
 
     @contextmanager
     def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
@@ -219,8 +222,7 @@ class Runner(Supply):
     def _victim(self, subject: Subject, source: Source, cell: Cell) -> Victim:
         """Return the fitted, calibrated victim, from the store where it was fitted before."""
         rejector = build(Rejector, cell.rejector)
-        parts = {"checkpoint": source.key, "dataset": identity(cell.dataset), "rejector": identity(cell.rejector)}
-        key = digest(**parts, is_attacked=cell.is_adaptive)
+        key = cell.victim_key(source.key)
         path = self.store.fitted_path(key)
         if not path.is_file():
             with self.store.lock(f"fit-{key}", self.report):

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from filelock import FileLock
+
 from rrbench.cells import Training
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import Instrumented, make_twin, place
@@ -35,14 +37,16 @@ def add(folder: Path, supply: Supply, training: Training, command: str) -> Entry
         recipe=facts["recipe"],
         log=log,
     )
-    write_index(folder, [*(other for other in entries(folder) if other.file != entry.file), entry])
+    with FileLock(folder / "index.lock"):
+        write_index(folder, [*(other for other in entries(folder) if other.file != entry.file), entry])
     return entry
 
 
 def file_name(training: Training) -> str:
     """Return what a training's checkpoint is called in a zoo; its epochs tell a shortened run from a whole one."""
     names = (training.dataset, training.network, training.trained_as)
-    return "-".join(map(str, names)) + f"-{training.recipe.epochs}epochs-seed{training.seed}.safetensors"
+    name = "-".join(map(str, names)) + f"-{training.recipe.epochs}epochs-seed{training.seed}.safetensors"
+    return name.replace("/", "of")  # as in pgd-at(step=1/20)
 
 
 def describe(training: Training, checkpoint: Checkpoint, command: str) -> Entry:

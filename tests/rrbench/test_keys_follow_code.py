@@ -15,7 +15,7 @@ def cell(attack: str) -> Cell:
     return make_plan(request, load_preset("quick")).cells[-1]
 
 
-def keys(attack: str, monkeypatch: pytest.MonkeyPatch, edited: str | None) -> tuple[str, str, str]:
+def keys(attack: str, monkeypatch: pytest.MonkeyPatch, edited: str | None) -> tuple[str, str, str, str]:
     with monkeypatch.context() as context:
         plain = registry.code.__wrapped__
 
@@ -24,15 +24,16 @@ def keys(attack: str, monkeypatch: pytest.MonkeyPatch, edited: str | None) -> tu
 
         context.setattr("rrbench.cells.code", code)
         planned = cell(attack)
-        return planned.training.key, planned.attack_key("c", "fp32"), planned.key("c", "fp32")
+        return planned.training.key, planned.attack_key("c", "fp32"), planned.victim_key("c"), planned.key("c", "fp32")
 
 
-def test_an_edited_rejector_is_scored_anew_and_a_blind_attack_on_it_is_not_repeated(
+def test_an_edited_rejector_is_fitted_and_scored_anew_and_a_blind_attack_on_it_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, after = (keys("pgd10", monkeypatch, edited) for edited in (None, "outside-gap"))
     assert before[:2] == after[:2]
     assert before[2] != after[2]
+    assert before[3] != after[3]
 
 
 def test_an_edited_rejector_is_attacked_anew_by_what_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,13 @@ from safetensors.torch import load_file
 
 from rrbench import zoo
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.config import load_preset
 from rrbench.datasets.cifar import Cifar10
 from rrbench.files import sha256
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.packing import SCALE, pack, unpack
+from rrbench.plan import Request, make_plan
+from rrbench.zoo.pack import file_name
 from rrbench_baselines.rr import RR
 
 
@@ -89,3 +92,9 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
     before = (packed / "index.json").read_bytes()
     assert command("train", "--rejector", "rr,confidence", *options).code == 0
     assert (packed / "index.json").read_bytes() == before, "packed again it takes the place of itself"
+
+
+def test_a_fraction_among_the_settings_makes_no_folder() -> None:
+    plan = make_plan(Request(["rr"], ["clean"], frameworks=["pgd-at(step=1/20)"]), load_preset("quick"))
+    (training,) = plan.checkpoints()
+    assert file_name(training) == "digits-small-cnn-pgd-at(step=1of20)+rr-15epochs-seed0.safetensors"

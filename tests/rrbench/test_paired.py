@@ -194,6 +194,16 @@ def test_the_reference_is_that_of_the_same_framework_else_the_only_one() -> None
     assert reference_of(own, [dataclasses.replace(BASE, attack="clean")], "confidence") is None
 
 
+def test_of_two_checkpoints_of_one_name_the_reference_is_that_of_the_rows_own() -> None:
+    short = dataclasses.replace(BASE, checkpoint_sha256="short")
+    whole = dataclasses.replace(BASE, checkpoint_sha256="whole")
+    kd = dataclasses.replace(whole, rejector="kd")
+    assert reference_of(kd, [short, whole, kd], "confidence") == whole
+    rr = dataclasses.replace(BASE, rejector="rr", trained_as="pgd-at+rr", checkpoint_sha256="rr")
+    assert reference_of(rr, [short, rr], "confidence") == short
+    assert reference_of(rr, [short, whole, rr], "confidence") is None
+
+
 def test_wrong_words_are_one_line(folder: Path) -> None:
     rows = read_rows(folder)
     with pytest.raises(UseError, match="unknown rejector in these results: 'konfidence'; near: confidence"):

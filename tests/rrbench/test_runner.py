@@ -590,6 +590,18 @@ def test_keeping_all_images_is_done_or_refused_aloud_in_a_folder_that_has_few(be
     assert kept() == {60} or any("keep" in line for line in bench.report.lines)
 
 
+def test_what_one_run_kept_a_later_one_leaves_there(bench: Any) -> None:
+    def kept() -> list[tuple[bool, int]]:
+        found = [np.load(path) for path in sorted((bench.out / "moved").iterdir())]
+        return [("moved_features" in arrays, len(arrays["images"])) for arrays in found]
+
+    bench.measure("confidence", "brighter", keep="features,images")
+    before = kept()
+    assert (True, 60) in before
+    bench.measure("kd", "brighter")
+    assert kept() == before
+
+
 def test_a_pair_that_does_not_fit_is_left_out_with_a_line_and_nothing_left_is_refused(bench: Any) -> None:
     with pytest.raises(UseError, match="nothing to run"):
         bench.prepare("carl", "clean", frameworks="pgd-at")
