@@ -1,9 +1,10 @@
 """One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from rrbench.batching import batch_size, forward, in_batches
 from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
-from rrbench.errors import CellError
+from rrbench.errors import CellError, first_line
 from rrbench.metrics import Metrics, deploy_threshold, measure
 from rrbench.modes import frozen
 from rrbench.names import Choice
@@ -171,6 +172,8 @@ def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, 
         found.append("mixture: clean images wherever the attack failed")
     if attacked.reached is not None and not bool(attacked.reached.any()):
         found.append("the goal was never reached: the distance says nothing")
+    if attacked.lost:
+        found.append(f"goes without {', '.join(attacked.lost)}")
     if attacked.vanished > VANISHED:
         found.append(f"{100 * attacked.vanished:.0f} % of the gradients are zero")
     labels = subject.test().labels
@@ -198,6 +201,7 @@ class Attacked(NamedTuple):
     is_still: Tensor  # (N,): the answer is the clean image
     distances: Tensor | None = None  # of minimal distortion only
     reached: Tensor | None = None
+    lost: tuple[str, ...] = ()  # of an ensemble: the attacks that failed, and why
 
 
 def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
@@ -217,7 +221,7 @@ def run_attack(
     budget: Budget,
     seed: int,
     done: Callable[[int], None],
-    members: Sequence[Member] = (),
+    members: Mapping[str, Member] = MappingProxyType({}),
 ) -> Attacked:
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
@@ -228,13 +232,15 @@ def run_attack(
     counted = Instrumented(subject.attackable(precision), precision, exact=subject.network, watch=True)
     watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))
+    lost: dict[str, str] = {}
+    trying = [_noted(name, member, lost) for name, member in members.items()]
     begin = time.perf_counter()
 
     def attacked(piece: slice) -> tuple[Tensor | None, ...]:
         # A copy: an attack that writes into its batch must not change what it is judged on.
         batch = Batch(*(part.clone() for part in test.at(piece)))
         if isinstance(attack, Ensemble):
-            return attack.combine(watched, batch, members)
+            return attack.combine(watched, batch, trying)
         return attack(watched, batch, budget, draws)
 
     # Where only the answers must be exact, the way back may be fast.
@@ -259,7 +265,21 @@ def run_attack(
         is_still=(images == test.images).flatten(1).all(1),
         distances=distance(images, test.images, budget.norm) if budget.radius is None else None,
         reached=reached,
+        lost=tuple(f"{name} ({reason})" for name, reason in lost.items()),
     )
+
+
+def _noted(name: str, member: Member, lost: dict[str, str]) -> Member:
+    """Note why a member of an ensemble failed, which may go on without it."""
+
+    def run(victim: Victim, batch: Batch) -> Moved:
+        try:
+            return member(victim, batch)
+        except CellError as error:
+            lost.setdefault(name, first_line(error))
+            raise
+
+    return run
 
 
 def distance(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:

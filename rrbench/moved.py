@@ -21,6 +21,7 @@ def save_moved(
     """
     arrays = {
         "asked": np.asarray(sorted(asked), dtype=np.str_),
+        "lost": np.asarray(attacked.lost, dtype=np.str_),
         "seconds": np.asarray(attacked.seconds),
         "gradients": np.asarray(attacked.gradients),
         "forwards": np.asarray(attacked.forwards),
@@ -72,4 +73,5 @@ def load_moved(path: Path, device: torch.device, *, with_features: bool, with_im
         is_still=tensor("is_still"),
         distances=tensor("distances") if "distances" in arrays else None,
         reached=tensor("reached") if "reached" in arrays else None,
+        lost=tuple(map(str, arrays.get("lost", ()))),
     )

@@ -200,7 +200,7 @@ class Runner(Supply):
         victim = self._victim(subject, source, cell) if attack.is_adaptive else blind
         gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
         with self.report.task(f"{cell.label} ({gradients} gradients an image)", subject.test().size) as advance:
-            members = [self._member(source, cell, choice) for choice in cell.members]
+            members = {str(choice): self._member(source, cell, choice) for choice in cell.members}
             return run_attack(subject, victim, attack, cell.attack.name, budget_of(cell), cell.seed, advance, members)
 
     def _member(self, source: Source, cell: Cell, choice: Choice) -> Member:

@@ -248,7 +248,7 @@ class Verifier:
         budget = _budget(record)
         name = record.cell["attack"][0]
         choices = [restore("attack", saved) for saved in record.cell["members"]]
-        members = [fresh_member(choice, budget, record.row.seed) for choice in choices]
+        members = {str(choice): fresh_member(choice, budget, record.row.seed) for choice in choices}
         attacked = run_attack(subject, victim, attack, name, budget, record.row.seed, lambda done: None, members)
         again = score(subject, victim, attacked)
         threshold = float(scores.threshold)

@@ -320,6 +320,13 @@ def test_the_worst_case_over_attacks_is_no_weaker_than_one_of_them_or_refused() 
     assert worst is None or worst <= alone
 
 
+def test_a_worst_case_says_which_attacks_it_goes_without() -> None:
+    with pytest.warns(UserWarning, match="goes on without one of its attacks"):
+        row = measure(Linear(), "confidence", "worst-case", inputs(10), budget="linf:1/50")
+    assert "goes without autoattack (autoattack(standard) needs 4 classes" in row.note
+    assert "pgd" not in row.note
+
+
 def accuracy_or_refusal(*arguments: Any, **options: Any) -> float | None:
     try:
         return float(measure(*arguments, **options).acc_all)
