@@ -42,7 +42,12 @@ class MetricSettings:
     """How rows are computed from scores."""
 
     tpr_rule: Literal["quantile", "official"]
-    resamples: int
+    resamples: int  # 0: rows without intervals
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if self.resamples < 0:
+            raise UseError(f"resamples must not be negative, as {self.resamples} is")
 
 
 @dataclass(frozen=True)

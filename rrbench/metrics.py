@@ -253,7 +253,7 @@ def resampled(
     Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
     """
     draws = _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed))
-    return np.concatenate([_of_tally(metric, tallies, rule) for tallies in draws])
+    return np.concatenate([np.empty(0), *(_of_tally(metric, tallies, rule) for tallies in draws)])
 
 
 # A tally has shape (..., 2, distinct scores): how many right and how many wrong inputs have each score, the highest

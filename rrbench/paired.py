@@ -18,7 +18,7 @@ from rrbench.errors import UseError
 from rrbench.files import read_json
 from rrbench.metrics import RESAMPLED, TprRule, resampled
 from rrbench.names import unknown
-from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, goes_by
+from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
 from rrbench.tables import number, pivot_table
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
@@ -125,6 +125,8 @@ def paired_difference(
     if not np.array_equal(one["ids"], other["ids"]) or not np.array_equal(one["labels"], other["labels"]):
         return Difference(ours - theirs, without="the two were measured on other test inputs")
     draws = found[0].drawn(one, metric, found[0]) - found[1].drawn(other, metric, found[0])
+    if not draws.size:
+        return Difference(ours - theirs, without="the rows were measured with resamples = 0")
     defined = draws[~np.isnan(draws)]
     if 2 * defined.size < draws.size or not defined.size:
         return Difference(ours - theirs, without="undefined in most of the draws")
@@ -177,9 +179,9 @@ def scored_rows(folder: Path) -> dict[tuple[object, ...], Scored]:
     for path in sorted((folder / "cells").glob("*.json")):
         value = cast(dict[str, Any], read_json(path))
         try:
-            row, cell = ResultRow(**value["row"]), value["cell"]
+            row, cell = from_json(value["row"]), value["cell"]
             scored = Scored(folder / "scores" / f"{value['key']}.npz", cell["tpr_rule"], cell["resamples"])
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
             raise UseError(f"{path} is no cell file of this version") from None
         if row.status == "ok":
             found[identity(row)] = scored

@@ -173,6 +173,18 @@ def from_texts(record: Mapping[str, str | None]) -> ResultRow:
     return row
 
 
+def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
+    """Make a row from a cell file's; a value of another kind than its column's is an error."""
+    row, hints = ResultRow(**values), typing.get_type_hints(ResultRow)
+    for name, value in dataclasses.asdict(row).items():
+        options = typing.get_args(hints[name]) or (hints[name],)
+        # JSON writes a whole number without a point.
+        if not isinstance(value, (*options, int) if float in options else options):
+            raise TypeError(f"{name} is {value!r}")
+    Fraction(row.eps or 0)
+    return row
+
+
 def check_numbers(row: ResultRow) -> None:
     """Refuse a number that no measurement gives: NaN, a share beyond its range, no inputs."""
     for name, value in dataclasses.asdict(row).items():

@@ -27,7 +27,7 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.files import Files, read_json, write_bytes, write_json
 from rrbench.progress import Report
-from rrbench.rows import ResultRow, write_rows
+from rrbench.rows import ResultRow, from_json, write_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +138,6 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
     value = cast(dict[str, Any], read_json(path))
     try:
         row_sha256 = value.pop("row_sha256")
-        return CellRecord(**{**value, "row": ResultRow(**value["row"])}), row_sha256
-    except (KeyError, TypeError, AttributeError):
+        return CellRecord(**{**value, "row": from_json(value["row"])}), row_sha256
+    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None

@@ -152,7 +152,8 @@ def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
             seed=0,
         )
         found.append({name: getattr(metrics, name) for name in ("acc_all", "acc_tpr95", "auc")})
-    texts = [f"{name} {found[0][name]:.4g} against {found[1][name]:.4g}" for name in found[0]]
+    shown = [{name: "undefined" if value is None else f"{value:.4g}" for name, value in each.items()} for each in found]
+    texts = [f"{name} {shown[0][name]} against {shown[1][name]}" for name in shown[0]]
     return f"attacked in {arena.subject.precision} and in fp32, judged by {arena.rejector}: {', '.join(texts)}"
 
 

@@ -10,6 +10,8 @@ def draw(measurements: Sequence[Measurement], path: Path) -> None:
     """Draw what has a rate; ours is dark, the others are light, so that it reads in grey too."""
     from matplotlib.figure import Figure
 
+    from rrbench.figures.style import save
+
     rated = [each for each in measurements if each.gradients_per_second]
     names = [f"{each.what}: {each.implementation}, batch {each.batch}, {each.precision}" for each in rated]
     figure = Figure(figsize=(8, 1 + 0.32 * len(rated)), layout="constrained")
@@ -21,4 +23,4 @@ def draw(measurements: Sequence[Measurement], path: Path) -> None:
     axes.margins(x=0.15)
     axes.set_xlabel(f"gradients a second ({rated[0].device})" if rated else "gradients a second")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

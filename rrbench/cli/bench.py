@@ -46,6 +46,12 @@ def bench(
     missing = sorted(rivals - installed())
     if missing:
         raise UseError(f"not installed: {', '.join(PEERS[name] for name in missing)}")
+    if count < 1:
+        raise UseError(f"--count must be at least 1, not {count}")
+    if plot is not None:
+        from rrbench.figures.style import check_suffix
+
+        check_suffix(plot)
     report = reporter()
     job = prepare(
         rejector,

@@ -156,6 +156,8 @@ def test_the_plot_draws_what_has_a_rate(tmp_path: Path) -> None:
     [
         (["--parts", "pgd,sprint"], "--parts takes pgd, training, autoattack, curve; not sprint"),
         (["--parts", ","], "--parts takes pgd, training, autoattack, curve; not nothing"),
+        (["--count", "0"], "--count must be at least 1, not 0"),
+        (["--plot", "speed.xyz"], "cannot draw speed.xyz: end the name in .pdf, .svg, .png"),
         (["--peers", "art"], "--peers takes foolbox, torchattacks, autoattack; not art"),
     ],
 )

@@ -223,3 +223,8 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UseError, match=r"^cannot read the configuration [^\n]+$"):
         load_file(tmp_path / "binary.toml", "quick")
+
+
+def test_a_negative_number_of_resamples_is_refused(tmp_path: Path) -> None:
+    assert "resamples must not be negative, as -5 is" in refusal(tmp_path, "[metrics]\nresamples = -5\n")
+    assert write(tmp_path, "[metrics]\nresamples = 0\n").metrics.resamples == 0

@@ -204,6 +204,14 @@ def test_of_two_checkpoints_of_one_name_the_reference_is_that_of_the_rows_own() 
     assert reference_of(rr, [short, whole, rr], "confidence") is None
 
 
+def test_rows_measured_without_draws_have_differences_without_intervals(folder: Path) -> None:
+    for path in (folder / "cells").iterdir():
+        path.write_text(path.read_text().replace('"resamples": 400', '"resamples": 0'))
+    shown, notes = against_table(folder, read_rows(folder), "attack", "auc", "confidence", "csv")
+    assert "[" not in shown
+    assert notes[1:] == ["no interval: the rows were measured with resamples = 0"]
+
+
 def test_wrong_words_are_one_line(folder: Path) -> None:
     rows = read_rows(folder)
     with pytest.raises(UseError, match="unknown rejector in these results: 'konfidence'; near: confidence"):

@@ -411,6 +411,20 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
             verify(place)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"), [("eps", "x"), ("eps", "1/0"), ("note", None), ("n", "many"), ("auc", [])]
+)
+def test_a_value_of_another_kind_in_a_cell_file_is_refused_in_one_line(
+    folder: Path, column: str, value: object
+) -> None:
+    path = one_cell(folder)
+    content = json.loads(path.read_text())
+    content["row"][column] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(UseError, match="is no cell file"):
+        verify(folder)
+
+
 def test_a_corrupt_cell_file_is_refused_in_one_line(folder: Path) -> None:
     one_cell(folder).write_text("{}")
     with pytest.raises(UseError, match="is no cell file"):
