@@ -51,11 +51,14 @@ def random_start(batch: Batch, norm: Norm, radius: float, draws: Draws, restart:
 
 
 def step_up(moved: Tensor, gradient: Tensor, norm: Norm, step: float) -> Tensor:
-    """Move along the steepest direction of the norm by `step`."""
+    """Move along the steepest direction of the norm by `step`, however faint the gradient is."""
     if norm == "linf":
         # PyTorch's sign of NaN is 0: the image would stay where it is and look robust.
         return moved + step * gradient.sign().where(~gradient.isnan(), gradient)
-    return moved + step * gradient / (norms(gradient) + 1e-10)
+    # A sure network's gradients are far below the paper's 1e-10, which would then decide how far to go.
+    largest = wide(gradient.flatten(1).abs().amax(1), gradient)
+    unit = gradient / largest.clamp_min(torch.finfo(gradient.dtype).tiny)
+    return moved + step * unit / (norms(unit) + 1e-10)
 
 
 def slope(network: Network, images: Tensor, objective: Callable[[Outputs], Tensor]) -> tuple[Outputs, Tensor, Tensor]:

@@ -63,8 +63,14 @@ def place(network: nn.Module, device: torch.device) -> nn.Module:
 
 @contextmanager
 def tf32(enabled: bool) -> Iterator[None]:
-    """Allow or forbid the GPU's shortened float32 for a while."""
+    """Allow or forbid the GPU's shortened float32 for a while.
+
+    PyTorch has one such switch for all threads: who finds it as wanted neither sets it nor puts it back.
+    """
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    if matmul == cudnn == enabled:
+        yield
+        return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = enabled
     try:
         yield
@@ -74,13 +80,18 @@ def tf32(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def tried_kernels(enabled: bool) -> Iterator[None]:
-    """Have cuDNN time its kernels on every new shape instead of guessing: worth it where shapes come again."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or enabled
+    """Have cuDNN time its kernels on every new shape instead of guessing: worth it where shapes come again.
+
+    One switch for all threads, as `tf32` is.
+    """
+    if torch.backends.cudnn.benchmark or not enabled:
+        yield
+        return
+    torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = False
 
 
 def free_memory(device: torch.device) -> int:

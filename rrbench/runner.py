@@ -161,12 +161,18 @@ class Runner(Supply):
         path = self.store.training_path(source.key)
         if path.is_file() or not source.path.is_file():
             return
-        with self._failing([cell], source, ""):
+        try:
             train = self.data(cell.training.dataset, "train")
             _, subject = self._opened(cell, source)
             outputs = subject.judge(train.images)
-            arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
-            save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)
+        except UseError:
+            raise
+        except Exception as error:
+            trained_as = cell.training.trained_as
+            self.report.line(f"features of the training images of {trained_as} are not kept: {first_line(error)}")
+            return
+        arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
+        save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)
 
     def _shrink_members(self, units: Sequence[Unit], training: Training) -> None:
         """Shrink what was kept whole for the ensembles of a checkpoint."""

@@ -33,6 +33,7 @@ from rrbench.steps import CapturedStep, Step
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
+_EXACT = threading.Lock()  # and so is its switch for tf32
 
 
 @dataclass
@@ -256,7 +257,7 @@ def _finish(training: Training, state: State, files: Files, test: Batch, precisi
 
 def clean_facts(network: nn.Module, test: Batch) -> dict[str, Any]:
     """Return what whoever loads these weights must find again: which clean inputs are right, in exact float32."""
-    with frozen(network), tf32(False):
+    with _EXACT, frozen(network), tf32(False):
         logits = forward(network, test.images, batch_size(test.labels.device)).logits
     correct = logits.argmax(1) == test.labels
     return {"clean_accuracy": round(100 * float(correct.double().mean()), 4), "clean_correct": pack_bits(correct)}

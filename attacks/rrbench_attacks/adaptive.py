@@ -72,8 +72,8 @@ class Adaptive(Attack):
 
     def __post_init__(self) -> None:
         check_effort(self.steps, self.restarts, self.step)
-        if not self.eta:
-            raise ValueError("eta must hold at least one number")
+        if not self.eta or min(self.eta) < 0:
+            raise ValueError("eta must hold at least one number, and none below 0: that would help the rejector")
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta (and every target class) and keep one answer per input over all of them."""

@@ -50,9 +50,11 @@ class Gama(Attack):
                 def objective(outputs: Outputs, weight: float = weight, reference: Tensor = reference) -> Tensor:
                     return guided_margin(outputs, batch.labels, reference, weight)
 
-                outputs, value, gradient = slope(network, moved, objective)
+                outputs, _, gradient = slope(network, moved, objective)
                 if index > 0:  # the start is no candidate: it may lie outside [0, 1]
-                    tracker.see(moved, outputs, value, is_last=False)
+                    # By the margin alone: under a weight that falls, candidates of different steps do not compare.
+                    bare = guided_margin(outputs, batch.labels, reference, 0.0)
+                    tracker.see(moved, outputs, bare, is_last=False)
                 moved = project(self.move(moved, batch.images, gradient, eps, index), batch.images, "linf", eps)
             with torch.no_grad():
                 outputs = network(moved)

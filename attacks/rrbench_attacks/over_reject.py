@@ -118,10 +118,8 @@ class Hunt:
 
 
 def push(moved: Tensor, direction: Tensor, norm: Norm, size: Tensor) -> Tensor:
-    """Move each image by its own size along the steepest direction of the norm, however faint that is."""
-    largest = wide(direction.flatten(1).abs().amax(1), direction)
-    unit = direction / largest.clamp_min(torch.finfo(direction.dtype).tiny)
-    return moved + wide(size, moved) * step_up(torch.zeros_like(moved), unit, norm, 1.0)
+    """Move each image by its own size along the steepest direction of the norm."""
+    return moved + wide(size, moved) * step_up(torch.zeros_like(moved), direction, norm, 1.0)
 
 
 def within(moved: Tensor, images: Tensor, norm: Norm, radius: Tensor) -> Tensor:

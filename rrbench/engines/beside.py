@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from rrbench.cells import Training
-from rrbench.devices import free_memory
+from rrbench.devices import free_memory, tf32, tried_kernels
 from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
 
@@ -36,7 +36,12 @@ def beside(
     stop, outer = threading.Event(), runner.report
     runner.report = Stoppable(outer, stop)
     try:
-        with ThreadPoolExecutor(max(1, min(jobs, len(trainings) or 1))) as pool:
+        # The switches here, round all: of trainings that set them for themselves the first to end would put them back.
+        with (
+            tf32(runner.precision == "tf32"),
+            tried_kernels(True),
+            ThreadPoolExecutor(max(1, min(jobs, len(trainings) or 1))) as pool,
+        ):
             futures = [pool.submit(work, training) for training in trainings]
             try:
                 for future in as_completed(futures):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 from matplotlib.figure import Figure
 
@@ -67,7 +68,7 @@ def draw(name: str, folder: Path, wish: Wish) -> Figure:
         raise unknown("norm among the results:", wish.norm, norms)
     admitted = [cell for cell in cells if wish.admits(cell.row)]
     if not admitted:
-        raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {folder} measures some")
+        raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {quote(str(folder))} measures some")
     if name == "risk-coverage":
         return draw_risk_coverage(admitted, wish.attack)
     return draw_accuracy_budget([cell.row for cell in admitted], wish.attack)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from shlex import quote
 
 from rrbench.config import load_preset
 from rrbench.errors import UseError
@@ -98,18 +99,17 @@ class PaperRequest:
         preset = self.wish.preset or ("paper" if self.dataset in PAPER_DATASETS else "quick")
         seed = f" --seed {self.wish.seed}" if self.wish.seed else ""
         command = (
-            f"rrbench run --preset {preset} --dataset {self.dataset} --network {self.network} "
+            f"rrbench run --preset {preset} --dataset {quote(self.dataset)} --network {quote(self.network)} "
             f"--frameworks {_listed(frameworks)} --rejectors {_listed(rejectors)} --attacks {_listed(attacks)} "
-            f"--budgets {self.budget}{seed}{more} --out {self.folder}"
+            f"--budgets {self.budget}{seed}{more} --out {quote(str(self.folder))}"
         )
         place = f"{self.dataset} {self.network} {self.budget}"
         return UseError(f"{self.name} lacks {', '.join(labels)} ({place}) in {self.folder}; to measure: {command}")
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Join names as an option takes them, in quotes where a shell would stumble over brackets."""
-    joined = ",".join(dict.fromkeys(texts))
-    return f"'{joined}'" if "(" in joined else joined
+    """Join names as an option takes them."""
+    return quote(",".join(dict.fromkeys(texts)))
 
 
 def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Wish) -> PaperRequest:

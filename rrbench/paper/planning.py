@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from shlex import quote
 
 from rrbench import zoo
 from rrbench.cells import Cell, Plan, Training
@@ -136,8 +137,8 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
             table.append([str(cell.dataset), name[1], name[2], str(cell.rejector), *what])
     shown = render(["data set", "network", "trained as", "rejector", "attack", "budget", "GPU time"], table, "text")
     words = ["rrbench run --paper", selection.paper]
-    words += [f"--dataset {selection.dataset}"] if selection.dataset else []
-    words += [f"--network {selection.network}"] if selection.network else []
+    words += [f"--dataset {quote(selection.dataset)}"] if selection.dataset else []
+    words += [f"--network {quote(selection.network)}"] if selection.network else []
     words += [f"--preset {selection.preset}"] if selection.preset else []
     words += [f"--seeds {','.join(map(str, seeds))}"] if tuple(seeds) != (0,) else []
     total = f"{len(plan.cells)} rows on {len(plan.checkpoints())} checkpoints: about {duration(training)} of training"

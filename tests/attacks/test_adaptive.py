@@ -297,3 +297,9 @@ def test_settings_that_would_make_every_network_look_robust_are_refused() -> Non
         Adaptive("ce+rr", eta=())
     with pytest.raises(ValueError, match="restarts"):
         Adaptive("ce+rr", restarts=0)
+
+
+def test_an_eta_that_would_help_the_rejector_is_refused() -> None:
+    for eta in ((), (1.0, -1.0)):
+        with pytest.raises(ValueError, match="none below 0"):
+            Adaptive("ce+rcon", eta=eta)

@@ -193,3 +193,24 @@ def test_no_steps_are_refused() -> None:
 def test_the_base_is_no_attack() -> None:
     with pytest.raises(TypeError):
         Gama()  # type: ignore[abstract]
+
+
+@BOTH
+def test_the_best_by_objective_is_so_by_the_margin_whatever_the_guide_weighed(kind: type[Gama]) -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
+    for parameter in layers.parameters():
+        parameter.data.mul_(12).requires_grad_(False)
+
+    def network(images: Tensor) -> Outputs:
+        logits = layers(images)
+        return Outputs(logits, logits, logits[:, :0])
+
+    images = HashedDraws(1).uniform(torch.arange(60), (3, 2, 2), 0).float()
+    batch = Batch(images, network(images).logits.argmax(1), torch.arange(60))
+    found = {}
+    for keep in ("last", "best"):
+        moved = attacked(kind(steps=12, restarts=1, keep=keep, select="objective"), network, batch)
+        outputs = network(moved)
+        found[keep] = guided_margin(outputs, batch.labels, torch.zeros_like(outputs.logits), 0.0)
+    assert bool((found["best"] >= found["last"] - 1e-6).all())

@@ -287,6 +287,13 @@ def test_objective_select_looks_at_the_objective_alone() -> None:
     assert seen.see(0.5, WRONG, certainty=9, objective=-3).answer == 0.4
 
 
+def test_a_faint_gradient_is_followed_as_far_as_a_strong_one() -> None:
+    gradient = torch.tensor([[3.0, 4.0], [3.0, 4.0], [3.0, 4.0], [0.0, 0.0]]).view(4, 1, 1, 2)
+    gradient *= torch.tensor([1.0, 1e-12, 1e-30, 1.0]).view(4, 1, 1, 1)
+    expected = torch.tensor([[0.06, 0.08]] * 3 + [[0.0, 0.0]]).view(4, 1, 1, 2)
+    torch.testing.assert_close(step_up(torch.zeros(4, 1, 1, 2), gradient, "l2", 0.1), expected)
+
+
 @pytest.mark.parametrize("select", get_args(Select))
 def test_of_equal_candidates_the_later_is_kept(select: Select) -> None:
     assert shown(select=select).see(0.3, WRONG, 1, 1).see(0.4, WRONG, 1, 1).answer == 0.4

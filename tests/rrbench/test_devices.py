@@ -1,5 +1,8 @@
 """Devices: which precision a GPU gets, and what is put back after it was changed for a while."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -26,6 +29,32 @@ def test_elsewhere_a_gpu_is_taken_for_one_that_has_bf16_and_a_cpu_has_fp32(monke
     assert find_precision("auto", torch.device("cpu")) == "fp32"
     with pytest.raises(UseError, match="unknown precision 'fp64'; one of auto, fp32, tf32, bf16"):
         find_precision("fp64", CUDA)
+
+
+def test_who_leaves_first_takes_no_shortcut_from_those_still_inside() -> None:
+    was = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    first, second, left = threading.Event(), threading.Event(), threading.Event()
+    seen = []
+
+    def leaves_first() -> None:
+        with tried_kernels(True), tf32(True):
+            first.set()
+            second.wait(10)
+        left.set()
+
+    def stays() -> None:
+        first.wait(10)
+        with tried_kernels(True), tf32(True):
+            second.set()
+            left.wait(10)
+            seen.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32))
+
+    with tried_kernels(True), tf32(True), ThreadPoolExecutor(2) as pool:
+        for work in (leaves_first, stays):
+            pool.submit(work)
+    assert seen == [(True, True)]
+    now = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    assert now == was
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -413,3 +413,15 @@ def test_a_point_that_other_rows_show_to_be_weak_is_hollow(cells: list[Scored]) 
         hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
         assert [float(value) for line in hollow for value in np.asarray(line.get_ydata())] == expected
         assert ("hollow" in figure.get_suptitle()) == bool(expected)
+
+
+def test_the_command_that_measures_what_is_missing_can_be_pasted() -> None:
+    wish = Wish(dataset="cifar10-c(glass_blur)", network="small-cnn(width=8)", budget="linf:8/255")
+    request = paper_request("figure5", Path("my runs"), [], wish)
+    error = request.missing(["x"], frameworks=["pgd-at"], rejectors=["rr", "gda*"], attacks=["pgd(steps=3)"])
+    words = shlex.split(str(error).partition("to measure: ")[2])
+    options = dict(zip(words[2::2], words[3::2], strict=True))
+    assert words[:2] == ["rrbench", "run"]
+    assert (options["--dataset"], options["--network"]) == (wish.dataset, wish.network)
+    assert (options["--out"], options["--rejectors"]) == ("my runs", "rr,gda*")
+    assert "'rr,gda*'" in str(error)  # a shell would look for such files
