@@ -192,34 +192,42 @@ def search(
         group = climbs[first : first + at_once]
         many = batch.repeated(len(group))
         together = Tracker(many, certainty, keep, select)
-        starts = {
-            at: random_start(batch, budget.norm, budget.eps, draws, at) for at in {restart for restart, _ in group}
-        }
+        restarts_here = {restart for restart, _ in group}
+        starts = {at: random_start(batch, budget.norm, budget.eps, draws, at) for at in restarts_here}
         start = torch.cat([starts[restart] for restart, _ in group])
-        scores = [score for _, score in group]
-
-        def objective(outputs: Outputs, scores: Sequence[Score] = scores) -> Tensor:
-            pieces = (slice(at * batch.size, (at + 1) * batch.size) for at in range(len(scores)))
-            return torch.cat(
-                [score(outputs.at(piece), batch.labels) for piece, score in zip(pieces, scores, strict=True)]
-            )
-
-        def observe(images: Tensor, outputs: Outputs, value: Tensor, seen: Tracker = together) -> None:
-            seen.see(images, outputs, value, is_last=False)
-
-        last = ascend(
-            network,
-            many.images,
-            start,
-            objective,
-            norm=budget.norm,
-            radius=budget.eps,
-            step=step,
-            steps=steps,
-            observe=observe,
-        )
-        with torch.no_grad():
-            outputs = network(last)
-            together.see(last, outputs, objective(outputs), is_last=True)
+        _climb(network, many.images, start, _side_by_side(group, batch.labels), together, budget, step, steps)
         tracker.join(together)
     return tracker.moved()
+
+
+def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor) -> Callable[[Outputs], Tensor]:
+    """Return the objective of copies of one batch, each copy's its own."""
+
+    def objective(outputs: Outputs) -> Tensor:
+        size = len(labels)
+        pieces = [outputs.at(slice(at * size, (at + 1) * size)) for at in range(len(climbs))]
+        return torch.cat([score(piece, labels) for piece, (_, score) in zip(pieces, climbs, strict=True)])
+
+    return objective
+
+
+def _climb(
+    network: Network,
+    images: Tensor,
+    start: Tensor,
+    objective: Callable[[Outputs], Tensor],
+    tracker: Tracker,
+    budget: Budget,
+    step: float,
+    steps: int,
+) -> None:
+    """Ascend an objective and show the tracker every image on the way, the last one as such."""
+
+    def observe(moved: Tensor, outputs: Outputs, value: Tensor) -> None:
+        tracker.see(moved, outputs, value, is_last=False)
+
+    norm, radius = budget.norm, budget.eps
+    last = ascend(network, images, start, objective, norm=norm, radius=radius, step=step, steps=steps, observe=observe)
+    with torch.no_grad():
+        outputs = network(last)
+        tracker.see(last, outputs, objective(outputs), is_last=True)

@@ -58,10 +58,6 @@ class Outputs(NamedTuple):
         """Return the outputs at `index`."""
         return Outputs(self.features[index], self.logits[index], self.head[index])
 
-    def to(self, device: torch.device) -> "Outputs":
-        """Return the outputs on `device`."""
-        return Outputs(self.features.to(device), self.logits.to(device), self.head.to(device))
-
 
 Network = Callable[[Tensor], Outputs]  # an nn.Module, or a wrapper round one
 

@@ -244,5 +244,6 @@ def test_a_gpu_gives_the_scores_of_the_cpu(case: Case) -> None:
     device = torch.device("cuda")
     moved = copy(case.rejector)
     moved.fitted = {key: tensor.to(device) for key, tensor in case.rejector.fitted.items()}
-    scores = moved.oracle_certainty(case.outputs.to(device), case.batch.labels.to(device))
+    outputs = Outputs(*(part.to(device) for part in case.outputs))
+    scores = moved.oracle_certainty(outputs, case.batch.labels.to(device))
     torch.testing.assert_close(scores.cpu(), case.certainty, rtol=1e-4, atol=1e-9)
