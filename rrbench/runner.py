@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -68,7 +68,18 @@ class Runner(Supply):
         unseen = sum(key not in rows for key in keys)
         if unseen:
             raise UseError(f"{unseen} of {len(keys)} cells are not in {self.store.root}; run the same command again")
+        self._tell_earlier(rows, keys)
         return [rows[key] for key in keys]
+
+    def _tell_earlier(self, rows: Mapping[str, ResultRow], keys: Sequence[str]) -> None:
+        """Say which rows cannot be told from these but by the plugins' code, which has changed since."""
+        named = {_names(rows[key]) for key in keys}
+        earlier = [f"cells/{key}.json" for key, row in rows.items() if key not in keys and _names(row) in named]
+        if earlier:
+            self.report.line(
+                f"{len(earlier)} rows beside these are of earlier code of the same plugins; "
+                f"to drop them delete {', '.join(earlier)} in {self.store.root} and run again"
+            )
 
     def units(self, plan: Plan) -> list[Unit]:
         """Cut what a plan leaves to be done into units of work."""
@@ -316,3 +327,9 @@ class Runner(Supply):
 def budget_of(cell: Cell) -> Budget:
     """Return a cell's budget; an attack without any may not move at all."""
     return cell.budget or Budget("linf", Fraction(0))
+
+
+def _names(row: ResultRow) -> tuple[object, ...]:
+    """Return all that tells one row from another, but for what was measured."""
+    names = (row.dataset, row.network, row.framework, row.trained_as, row.rejector, row.attack, row.norm, row.eps)
+    return (*names, row.seed, row.preset, row.n, row.settings, row.precision, row.checkpoint_sha256)

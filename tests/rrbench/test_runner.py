@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -588,6 +589,17 @@ def test_keeping_all_images_is_done_or_refused_aloud_in_a_folder_that_has_few(be
     assert kept() == {16}
     bench.measure("confidence", "brighter", keep="images")
     assert kept() == {60} or any("keep" in line for line in bench.report.lines)
+
+
+def test_rows_of_earlier_code_are_named(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.measure("confidence", "brighter")
+    earlier = {path.name for path in (bench.out / "cells").iterdir()}
+    assert not any("earlier code" in line for line in bench.report.lines)
+    monkeypatch.setattr("rrbench.cells.code", lambda kind, name: "edited")
+    bench.measure("confidence", "brighter")
+    (told,) = [line for line in bench.report.lines if "earlier code" in line]
+    assert told.startswith(f"{len(earlier)} rows beside these are of earlier code")
+    assert set(re.findall(r"cells/(\S+\.json)", told)) == earlier
 
 
 def test_what_one_run_kept_a_later_one_leaves_there(bench: Any) -> None:
