@@ -49,6 +49,7 @@ def run(
     from rrbench.api import execute, prepare
     from rrbench.estimate import describe_plan
     from rrbench.progress import reporter
+    from rrbench.rows import read_rows
     from rrbench.tables import results_table
 
     counts = parse_workers(workers)
@@ -83,7 +84,9 @@ def run(
     rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
     print(results_table(rows) if paper is None else _filled(paper, dataset, network, preset, out))
     if rows:
-        print(f"\n{len(rows)} rows in {out / 'rows.csv'}")
+        total = len(read_rows(out))
+        count = f"{len(rows)} rows" if len(rows) == total else f"{len(rows)} of the {total} rows"
+        print(f"\n{count} in {out / 'rows.csv'}")
     else:
         left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
         print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")

@@ -192,6 +192,8 @@ def test_results_go_to_stdout_and_progress_to_stderr(command: Any, bench: Any) -
     again = command(*arguments, "--attacks", "pgd2")
     assert again.out == answer.out
     assert [line for line in lines(again.err) if not line.startswith("left out")] == []
+    more = command(*arguments, "--attacks", "pgd1")
+    assert f"2 of the 3 rows in {bench.out / 'rows.csv'}" in more.out
 
 
 @dataclass(frozen=True)
