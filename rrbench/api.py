@@ -255,7 +255,7 @@ def evaluate(
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
         area = _budget(budget, chosen_attack, label)
-        members = _members(config, area, seed) if isinstance(chosen_attack, Ensemble) else {}
+        members = _members(config, area, seed) if isinstance(chosen_attack, Ensemble) else []
         try:
             victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
             attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members)
@@ -364,17 +364,17 @@ def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str
     return [(build(Attack, choice), choice.name, str(choice)) for choice in choices]
 
 
-def _members(config: Config, budget: Budget, seed: int) -> dict[str, Member]:
+def _members(config: Config, budget: Budget, seed: int) -> list[tuple[str, Member]]:
     """Return every budgeted attack of this norm in the preset's list, for an ensemble to be the worst of."""
     texts = [variant for text in config.run.all_attacks for variant in variants(expand("attack", text))]
     choices = [choose("attack", text, config, "") for text in texts]
-    return {
-        str(choice): fresh_member(choice, budget, seed)
+    return [
+        (str(choice), fresh_member(choice, budget, seed))
         for choice in choices
         if (attack := build(Attack, choice)).needs_budget
         and budget.norm in attack.norms
         and not isinstance(attack, Ensemble)
-    }
+    ]
 
 
 def _budget(given: str | Budget | None, attack: Attack, label: str) -> Budget:

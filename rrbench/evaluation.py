@@ -1,10 +1,9 @@
 """One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,7 +220,7 @@ def run_attack(
     budget: Budget,
     seed: int,
     done: Callable[[int], None],
-    members: Mapping[str, Member] = MappingProxyType({}),
+    members: Sequence[tuple[str, Member]] = (),
 ) -> Attacked:
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
@@ -233,7 +232,7 @@ def run_attack(
     watched = victim._replace(network=counted)
     draws = HashedDraws(derive(seed, "attack", name))
     lost: dict[str, str] = {}
-    trying = [_noted(name, member, lost) for name, member in members.items()]
+    trying = [_noted(label, member, lost) for label, member in members]
     begin = time.perf_counter()
 
     def attacked(piece: slice) -> tuple[Tensor | None, ...]:

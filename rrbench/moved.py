@@ -45,6 +45,18 @@ def asked_of(path: Path) -> frozenset[str]:
     return frozenset(load_arrays(path).get("asked", ())) if path.is_file() else frozenset()
 
 
+def ask(path: Path, wanted: Collection[str]) -> None:
+    """Note what a run asks to keep of an attack that was run before, where it is still there."""
+    if not wanted:
+        return
+    arrays = load_arrays(path)
+    there = {"features": "moved_features" in arrays, "images": "boldest" in arrays}
+    known = set(map(str, arrays.get("asked", ())))
+    more = known.union(name for name in wanted if there[name])
+    if more != known:
+        save_arrays(path, arrays | {"asked": np.asarray(sorted(more), dtype=np.str_)}, compress=False)
+
+
 def load_moved(path: Path, device: torch.device, *, with_features: bool, with_images: bool) -> Attacked | None:
     """Read it back, or return None where something that is wanted was not kept."""
     if not path.is_file():

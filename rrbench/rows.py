@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +176,19 @@ def from_texts(record: Mapping[str, str | None]) -> ResultRow:
 
 def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
     """Make a row from a cell file's; a value of another kind than its column's is an error."""
-    row, hints = ResultRow(**values), typing.get_type_hints(ResultRow)
-    for name, value in dataclasses.asdict(row).items():
-        options = typing.get_args(hints[name]) or (hints[name],)
-        # JSON writes a whole number without a point.
-        if not isinstance(value, (*options, int) if float in options else options):
-            raise TypeError(f"{name} is {value!r}")
+    row = ResultRow(**values)
+    for name, kinds in _kinds().items():
+        if not isinstance(getattr(row, name), kinds):
+            raise TypeError(f"{name} is {getattr(row, name)!r}")
     Fraction(row.eps or 0)
     return row
+
+
+@cache
+def _kinds() -> dict[str, tuple[type, ...]]:
+    """Return what each column may hold; JSON writes a whole number without a point."""
+    found = {name: typing.get_args(hint) or (hint,) for name, hint in typing.get_type_hints(ResultRow).items()}
+    return {name: (*kinds, int) if float in kinds else kinds for name, kinds in found.items()}
 
 
 def check_numbers(row: ResultRow) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -29,7 +29,7 @@ from rrbench.evaluation import (
     score,
     to_numpy,
 )
-from rrbench.moved import asked_of, load_moved, save_moved
+from rrbench.moved import ask, asked_of, load_moved, save_moved
 from rrbench.names import Choice
 from rrbench.protocols import Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
@@ -40,6 +40,8 @@ from rrbench.units import Unit, units_of
 
 # Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
+
+SHOWN = 3  # files that a line names
 
 
 @dataclass
@@ -68,17 +70,19 @@ class Runner(Supply):
         unseen = sum(key not in rows for key in keys)
         if unseen:
             raise UseError(f"{unseen} of {len(keys)} cells are not in {self.store.root}; run the same command again")
-        self._tell_earlier(rows, keys)
+        self._tell_earlier(set(keys))
         return [rows[key] for key in keys]
 
-    def _tell_earlier(self, rows: Mapping[str, ResultRow], keys: Sequence[str]) -> None:
+    def _tell_earlier(self, keys: Collection[str]) -> None:
         """Say which rows cannot be told from these but by the plugins' code, which has changed since."""
-        named = {_names(rows[key]) for key in keys}
-        earlier = [f"cells/{key}.json" for key, row in rows.items() if key not in keys and _names(row) in named]
+        records = [record for record, _ in self.store.cells()]
+        named = {_names(record) for record in records if record.key in keys}
+        earlier = [record.key for record in records if record.key not in keys and _names(record) in named]
         if earlier:
+            shown = ", ".join(f"cells/{key}.json" for key in earlier[:SHOWN]) + " ..." * (len(earlier) > SHOWN)
             self.report.line(
                 f"{len(earlier)} rows beside these are of earlier code of the same plugins; "
-                f"to drop them delete {', '.join(earlier)} in {self.store.root} and run again"
+                f"to drop them delete {shown} in {self.store.root} and run again"
             )
 
     def units(self, plan: Plan) -> list[Unit]:
@@ -161,6 +165,8 @@ class Runner(Supply):
                     with_images=unit.is_member or "images" in asked,
                     asked=asked,
                 )
+            else:
+                ask(path, self.keep)
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):
                     self._score(subject, checkpoint, source, cell, attacked)
@@ -217,7 +223,7 @@ class Runner(Supply):
         victim = self._victim(subject, source, cell) if attack.is_adaptive else blind
         gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
         with self.report.task(f"{cell.label} ({gradients} gradients an image)", subject.test().size) as advance:
-            members = {str(choice): self._member(source, cell, choice) for choice in cell.members}
+            members = [(str(choice), self._member(source, cell, choice)) for choice in cell.members]
             return run_attack(subject, victim, attack, cell.attack.name, budget_of(cell), cell.seed, advance, members)
 
     def _member(self, source: Source, cell: Cell, choice: Choice) -> Member:
@@ -329,7 +335,7 @@ def budget_of(cell: Cell) -> Budget:
     return cell.budget or Budget("linf", Fraction(0))
 
 
-def _names(row: ResultRow) -> tuple[object, ...]:
-    """Return all that tells one row from another, but for what was measured."""
-    names = (row.dataset, row.network, row.framework, row.trained_as, row.rejector, row.attack, row.norm, row.eps)
-    return (*names, row.seed, row.preset, row.n, row.settings, row.precision, row.checkpoint_sha256)
+def _names(record: CellRecord) -> tuple[object, ...]:
+    """Return all that decides a cell but the plugins' code."""
+    row = record.row
+    return json.dumps(record.cell, sort_keys=True), row.seed, row.preset, row.precision, record.checkpoint

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -63,7 +63,7 @@ def train(
 
     `is_plain`: no twin and no captured steps, which is what those are held against.
     """
-    with tf32(precision == "tf32"), tried_kernels(True), _own_stream(device):
+    with _switched(precision), _own_stream(device):
         info = build(DataSource, training.dataset).info
         rejector = build(Rejector, training.rejector)
         framework = build(Framework, training.framework)
@@ -101,6 +101,16 @@ def train(
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
         _finish(training, state, files, load("test"), precision)
         return seconds
+
+
+@contextmanager
+def _switched(precision: Precision) -> Iterator[None]:
+    """Set PyTorch's switches; not while another training has them off to be exact, who would be taken at that word."""
+    with ExitStack() as switches:
+        with _EXACT:
+            switches.enter_context(tf32(precision == "tf32"))
+            switches.enter_context(tried_kernels(True))
+        yield
 
 
 @contextmanager

@@ -4,9 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from rrbench.api import Options, execute, prepare
+from rrbench.progress import Silent
 from rrbench.rows import ResultRow
+from rrbench.verify import verify_folder
 
 Find = Callable[..., ResultRow]
 
@@ -82,6 +85,14 @@ def test_the_worst_case_is_at_least_as_strong_as_every_budgeted_attack(tmp_path:
         worst = next(row for row in rows if row.rejector == rejector and row.attack == "worst-case")
         assert worst.gradients == 0, "it shares the images that its members have stored"
     assert all(row.status == "ok" for row in rows)
+
+
+def test_a_worst_case_of_two_of_a_kind_comes_out_again(tmp_path: Path) -> None:
+    (tmp_path / "list.toml").write_text('[run]\nall_attacks = ["pgd20", "pgd1", "worst-case"]\n')
+    options = Options(config=tmp_path / "list.toml", out=tmp_path / "runs", limit=100, device="cpu")
+    execute(prepare("ebd", "worst-case", **options), ["test"])
+    found = verify_folder(tmp_path / "runs", (), torch.device("cpu"), rerun=True, report=Silent())
+    assert (found.rerun, found.problems) == (2, [])
 
 
 def test_where_training_decides_the_sign_right_answers_are_kept_before_wrong_ones(tmp_path: Path) -> None:

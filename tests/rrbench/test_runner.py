@@ -602,6 +602,13 @@ def test_rows_of_earlier_code_are_named(bench: Any, monkeypatch: pytest.MonkeyPa
     assert set(re.findall(r"cells/(\S+\.json)", told)) == earlier
 
 
+def test_rows_of_another_limit_are_not_of_earlier_code(bench: Any) -> None:
+    for limit in (360, None):  # as many as there are, either way
+        bench.measure("confidence", "brighter", limit=limit)
+    assert len(read_rows(bench.out)) == 4
+    assert not any("earlier code" in line for line in bench.report.lines)
+
+
 def test_what_one_run_kept_a_later_one_leaves_there(bench: Any) -> None:
     def kept() -> list[tuple[bool, int]]:
         found = [np.load(path) for path in sorted((bench.out / "moved").iterdir())]
@@ -612,6 +619,17 @@ def test_what_one_run_kept_a_later_one_leaves_there(bench: Any) -> None:
     assert (True, 60) in before
     bench.measure("kd", "brighter")
     assert kept() == before
+
+
+def test_what_a_run_found_and_was_asked_to_keep_stays_too(bench: Any) -> None:
+    bench.measure("confidence", "brighter", keep="images")
+    for path in (bench.out / "moved").iterdir():
+        arrays = dict(np.load(path))
+        del arrays["asked"]  # as an earlier version wrote it
+        np.savez(path, **arrays)
+    bench.measure("confidence,t-con", "brighter", keep="images")
+    bench.measure("confidence,kd", "brighter")
+    assert {len(np.load(path)["images"]) for path in (bench.out / "moved").iterdir()} == {60}
 
 
 def test_a_pair_that_does_not_fit_is_left_out_with_a_line_and_nothing_left_is_refused(bench: Any) -> None:

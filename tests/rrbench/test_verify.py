@@ -172,6 +172,11 @@ def test_a_changed_line_of_the_csv_is_noticed(folder: Path, column: str, value: 
     assert any(f": {column} is " in problem for problem in problems)
 
 
+def test_the_order_of_lines_is_no_problem(folder: Path) -> None:
+    rewrite_csv(folder / "rows.csv", lambda records: records.reverse())
+    assert verify(folder).problems == []
+
+
 def test_a_line_too_few_or_too_many_is_noticed(folder: Path) -> None:
     rewrite_csv(folder / "rows.csv", lambda records: records.pop())
     assert any("has 8 rows and there are 9 cell files" in problem for problem in verify(folder).problems)
