@@ -105,7 +105,7 @@ def train(
 
 @contextmanager
 def _switched(precision: Precision) -> Iterator[None]:
-    """Set PyTorch's switches; not while another training has them off to be exact, who would be taken at that word."""
+    """Set PyTorch's switches, but not while another training has tf32 off: that would end its exact pass."""
     with ExitStack() as switches:
         with _EXACT:
             switches.enter_context(tf32(precision == "tf32"))
