@@ -1,5 +1,6 @@
 """What is published under results/ is whole, and the README prints what its rows say."""
 
+import csv
 import hashlib
 import re
 from pathlib import Path
@@ -87,9 +88,9 @@ COLUMNS = (
 
 def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^\| (PGD-AT[^,|]*), ([^|]+) \|(( (\d+\.\d\d|not yet)[^|]*\|){4})$", text, re.MULTILINE)
+    lines = re.findall(r"^\| (PGD-AT[^,|]*), ([^|]+) \|(( \d+\.\d\d[^|]*\|){4})$", text, re.MULTILINE)
     assert len(lines) == 11
-    printed = [re.findall(r"\| (\d+\.\d\d|not yet)", "|" + cells) for _, _, cells, *_ in lines]
+    printed = [re.findall(r"\| (\d+\.\d\d)", "|" + cells) for _, _, cells, *_ in lines]
     for (trained_as, name, cells, *_), values in zip(lines, printed, strict=True):
         rejector = "rr(score=con)" if (trained_as, name) == ("PGD-AT+RR", "confidence") else NAMES[name]
         for index, (attack, norm, eps) in enumerate(COLUMNS):
@@ -99,7 +100,7 @@ def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
                 if (row.trained_as, row.rejector, row.attack, row.norm, row.eps)
                 == (trained_as.lower(), rejector, attack, norm, eps)
             ]
-            assert [values[index]] == (found or ["not yet"]), (name, attack, eps)
+            assert [values[index]] == found, (name, attack, eps)
             published = [
                 cell.value
                 for cell in cells_of("table2")
@@ -107,6 +108,28 @@ def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
                 and (cell.norm, cell.eps) == (norm, eps.removesuffix("/255"))
             ]
             assert re.findall(r"\((\d+\.\d\d)\)", cells.split("|")[index]) == published, (name, attack, eps)
+
+
+PEERS = {
+    "rrbench, bf16": "rrbench",
+    "torchattacks 3.5.1": "torchattacks",
+    "a plain loop, weights frozen": "plain loop",
+    "foolbox 3.3.4": "foolbox",
+    "the paper authors' loop": "authors' loop",
+}
+
+
+def test_the_speeds_of_the_readme_are_those_of_the_bench_on_an_h200() -> None:
+    with (ROOT / "results" / "bench" / "h200.csv").open(encoding="utf-8") as file:
+        measured = {(row["what"], row["implementation"], row["batch"]): row for row in csv.DictReader(file)}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| ([^|]+) \| (\d+) \| ([\d,]+)[^|]* \| ([^|]*)\| (\d+\.\d\d) \|$", text, re.MULTILINE)
+    assert [name for name, *_ in lines] == list(PEERS)
+    for name, batch, rate, ratio, accuracy in lines:
+        row = measured["pgd20", PEERS[name], batch]
+        assert (rate.replace(",", ""), accuracy) == (row["gradients_per_second"], row["robust_accuracy"])
+        times = float(measured["pgd20", "rrbench", "5000"]["gradients_per_second"]) / float(row["gradients_per_second"])
+        assert ratio.strip() == ("" if name == "rrbench, bf16" else f"{times:.1f} x")
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def bench(
             report.line(f"measured {found.what}, {found.implementation}")
         else:
             remarks.append(found)
+            report.line(found)
         if csv is not None:
             write_bytes(csv, to_csv(with_ratios(measured)).encode())
     print("\n".join([to_text(with_ratios(measured)), *remarks]))

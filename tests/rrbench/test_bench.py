@@ -4,7 +4,7 @@ import csv
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rrbench.api import prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
+from rrbench.errors import UseError
 from rrbench.progress import Silent
 
 COLUMNS = (
@@ -171,3 +172,17 @@ def test_a_peer_that_is_not_installed_is_one_line(command: Callable[..., Any], m
     monkeypatch.setattr("rrbench.bench.attacks.find_spec", lambda package: None)
     answer = command("bench", "--peers", "torchattacks")
     assert (answer.code, answer.err.splitlines()[-1]) == (2, "rrbench: not installed: torchattacks")
+
+
+def test_what_was_found_before_the_end_is_told_and_kept(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cut_short(*given: object) -> Iterator[Measurement | str]:
+        yield from [LINES[0], "both agree"]
+        raise UseError("the power went")
+
+    monkeypatch.setattr("rrbench.bench.compare.compare", cut_short)
+    answer = command("bench", "--parts", "pgd", "--out", str(tmp_path), "--csv", str(tmp_path / "bench.csv"))
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines()[-3:] == ["measured pgd20, rrbench", "both agree", "rrbench: the power went"]
+    assert (tmp_path / "bench.csv").read_text() == to_csv(with_ratios(LINES[:1]))
