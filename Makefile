@@ -17,11 +17,15 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e tests/plugin
 	touch $@
 
+# Compiles and interprets the GPU's kernels for one test, which says so where this cannot be installed.
+.venv/triton: | .venv/installed
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==3.9.0
+
 run: install
 	$(BIN)/rrbench run --rejectors rr,ebd --attacks pgd100,adaptive
 
 # Two processes, one thread each: most tests are too small for PyTorch to use a second core.
-test: .venv/plugin
+test: .venv/plugin .venv/triton
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: install
