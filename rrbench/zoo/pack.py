@@ -37,9 +37,14 @@ def add(folder: Path, supply: Supply, training: Training, command: str) -> Entry
         recipe=facts["recipe"],
         log=log,
     )
+    enter(folder, entry)
+    return entry
+
+
+def enter(folder: Path, entry: Entry) -> None:
+    """Put a line into a zoo's index, in place of an earlier one of the same file; others may do so at the same time."""
     with FileLock(folder / "index.lock"):
         write_index(folder, [*(other for other in entries(folder) if other.file != entry.file), entry])
-    return entry
 
 
 def file_name(training: Training) -> str:

@@ -1,6 +1,8 @@
 """Packed weights: how far rounding may carry them, the same bits on every reading, and a zoo made of them."""
 
+import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from rrbench.files import sha256
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.packing import SCALE, pack, unpack
 from rrbench.plan import Request, make_plan
-from rrbench.zoo.pack import file_name
+from rrbench.zoo.pack import enter, file_name
 from rrbench_baselines.rr import RR
 
 
@@ -98,3 +100,16 @@ def test_a_fraction_among_the_settings_makes_no_folder() -> None:
     plan = make_plan(Request(["rr"], ["clean"], frameworks=["pgd-at(step=1/20)"]), load_preset("quick"))
     (training,) = plan.checkpoints()
     assert file_name(training) == "digits-small-cnn-pgd-at(step=1of20)+rr-15epochs-seed0.safetensors"
+
+
+def test_entries_of_several_at_once_are_all_kept_and_one_of_the_same_file_takes_its_place(tmp_path: Path) -> None:
+    made = [
+        zoo.Entry(f"{index:02}", "", "", "digits", "small-cnn", "rr", 0, 1, 99.0, 80.0, "", log=["epoch 1"])
+        for index in range(40)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda entry: enter(tmp_path, entry), made))
+    assert zoo.entries(tmp_path) == made
+    again = dataclasses.replace(made[7], clean_accuracy=50.0)
+    enter(tmp_path, again)
+    assert zoo.entries(tmp_path) == [*made[:7], again, *made[8:]]
