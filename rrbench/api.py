@@ -254,7 +254,7 @@ def evaluate(
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
-        area = _budget(budget, chosen_attack, label)
+        area = _budget(budget, chosen_attack, label, test.images.shape[1:])
         members = _members(config, area, seed) if isinstance(chosen_attack, Ensemble) else []
         try:
             victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
@@ -346,6 +346,8 @@ def _rejector(
             f"a rejector is a name, a Rejector or a function, not the class {given.__name__}: make one of it"
         )
     if isinstance(given, str):
+        if "@" in given:
+            raise UseError(f"{given!r}: @ names a training, and this model is trained already")
         choice = choose("rejector", expand("rejector", given).partition("@")[0], config, "")
         return build(Rejector, choice), str(choice)
     if callable(given):
@@ -377,13 +379,13 @@ def _members(config: Config, budget: Budget, seed: int) -> list[tuple[str, Membe
     ]
 
 
-def _budget(given: str | Budget | None, attack: Attack, label: str) -> Budget:
+def _budget(given: str | Budget | None, attack: Attack, label: str, shape: Sequence[int]) -> Budget:
     if given is not None and attack.norms and not attack.needs_budget:
         raise UseError(f"{label} looks for the smallest distortion and takes no budget")
     if isinstance(given, Budget):
         budget = given
     elif given is not None:
-        norm, radius = parse_budget(given)
+        norm, radius = parse_budget(given, shape)
         budget = Budget("linf" if norm == "linf" else "l2", radius)
     elif not attack.norms:
         return Budget("linf", Fraction(0))

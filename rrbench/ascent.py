@@ -185,6 +185,8 @@ def search(
 
     A small batch climbs from several starts at once, up several objectives; the answer does not depend on how many.
     """
+    if steps < 0 or restarts < 1:
+        raise CellError(f"an attack takes no fewer than 0 steps from 1 start: steps={steps}, restarts={restarts}")
     tracker = Tracker(batch, certainty, keep, select)
     climbs = [(restart, score) for restart in range(restarts) for score in objectives]
     at_once = copies(batch.size, len(climbs))

@@ -10,7 +10,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -228,8 +228,10 @@ def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) ->
     return f"{name}({','.join(arguments)})" if arguments else name
 
 
-def parse_budget(text: str) -> tuple[str, Fraction]:
-    """Parse `linf:8/255` into a norm and an exact radius."""
+def parse_budget(text: str, shape: Sequence[int] | None = None) -> tuple[str, Fraction]:
+    """Parse `linf:8/255` into a norm and an exact radius; one that holds every image of a `shape` is a slip."""
+    if not isinstance(text, str):
+        raise UseError(f"a budget is text such as linf:8/255, not {text!r}")
     norm, colon, radius = text.strip().partition(":")
     if norm not in NORMS or not colon:
         raise UseError(f"cannot read budget {text!r}; write a norm and a radius such as linf:8/255 or l2:128/255")
@@ -241,6 +243,9 @@ def parse_budget(text: str) -> tuple[str, Fraction]:
         raise UseError(f"budget {text!r} has a negative radius")
     if norm == "linf" and exact > 1:
         raise UseError(f"budget {text!r} exceeds the range [0, 1] of images; {norm}:{radius.strip()}/255 perhaps?")
+    if norm == "l2" and shape is not None and exact**2 > math.prod(shape):
+        most = f"{math.sqrt(math.prod(shape)):.3g}, the largest l2 distance of two images"
+        raise UseError(f"budget {text!r} exceeds {most}; {norm}:{radius.strip()}/255 perhaps?")
     return norm, exact
 
 

@@ -160,18 +160,19 @@ def _training(
     build(Framework, framework)
     recipe = config.recipe(home.name, request.recipe)
     # The data set's own budget comes first here: --budgets must not lead to another checkpoint.
-    budget = _budgets(home.name, config, config.dataset(home.name).budgets, request.budgets)[0]
+    budget = _budgets(home, config, config.dataset(home.name).budgets, request.budgets)[0]
     chooser = choose("attack", recipe.choose_by, config, home.name, {"step": config.step(home.name, budget.norm)})
     training_key = build(Rejector, rejector).training_key()
     return Training(home, network, framework, rejector, training_key, recipe, chooser, budget, seed), rejector
 
 
-def _budgets(dataset: str, config: Config, *sources: Sequence[str] | None) -> list[Budget]:
+def _budgets(dataset: Choice, config: Config, *sources: Sequence[str] | None) -> list[Budget]:
     """Return the budgets of the first source that names any."""
     texts = next(filter(None, sources), None)
     if texts is None:
-        raise _silent(config, dataset)
-    norms_and_radii = [parse_budget(text) for text in texts]
+        raise _silent(config, dataset.name)
+    shape = build(DataSource, dataset).info.shape
+    norms_and_radii = [parse_budget(text, shape) for text in texts]
     return [Budget(cast(Norm, norm), radius) for norm, radius in norms_and_radii]
 
 
@@ -194,7 +195,7 @@ def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[st
         texts = list(config.run.all_attacks)
     if not texts:
         raise UseError("no attack given")
-    budgets = _budgets(dataset.name, config, request.budgets, config.dataset(dataset.name).budgets)
+    budgets = _budgets(dataset, config, request.budgets, config.dataset(dataset.name).budgets)
     found = _planned([CLEAN, *texts], budgets, config, dataset, dropped)
     ensembles = [plan for plan in found if _is_ensemble(plan)]
     known = _planned(config.run.all_attacks, budgets, config, dataset, {}) if ensembles else []

@@ -144,7 +144,8 @@ def read_rows(path: Path) -> list[ResultRow]:
     """Read a results CSV, or the rows.csv of a folder; columns that are not ours are ignored."""
     path = path / "rows.csv" if path.is_dir() else path
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        # With the mark that Excel puts before the first letter, or without.
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             missing = set(COLUMNS) - set(reader.fieldnames or ())
             if missing:
@@ -159,7 +160,7 @@ def read_rows(path: Path) -> list[ResultRow]:
 def is_results(path: Path) -> bool:
     """Tell whether a CSV has the columns of rows."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             return set(COLUMNS) <= set(next(csv.reader(file), ()))
     except (OSError, UnicodeDecodeError, csv.Error):
         return False

@@ -135,7 +135,10 @@ class Store:
 
 def read_cell(path: Path) -> tuple[CellRecord, str]:
     """Read one cell file."""
-    value = cast(dict[str, Any], read_json(path))
+    try:
+        value = cast(dict[str, Any], read_json(path))
+    except UseError as error:
+        raise UseError(f"{error}; delete it to measure the cell again") from None
     try:
         row_sha256 = value.pop("row_sha256")
         return CellRecord(**{**value, "row": from_json(value["row"])}), row_sha256

@@ -11,6 +11,7 @@ from rrbench.names import radius_text, unknown
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 
 WIDTH = 100  # of a table as text
+SHOWN = 3  # rows named by a note below a table
 LAYOUTS = ("text", "markdown", "latex", "csv", "html")
 
 
@@ -34,7 +35,22 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text") -> str:
     )
     if layout == "html":
         return html_page("Results of rrbench", "\n".join(parts))
-    return "\n\n".join(parts) + (f"\n{note}" if layout == "text" and parts else "")
+    below = [note, *_notes(rows)] if layout == "text" and parts else []
+    return "\n".join(["\n\n".join(parts), *below])
+
+
+def _notes(rows: Sequence[ResultRow]) -> list[str]:
+    """Return a line for each note: what to think of a row, and of which."""
+    said: dict[str, dict[str, None]] = {}
+    for row in sorted(rows, key=order):
+        if row.note:
+            said.setdefault(row.note, {})[f"{row.rejector} {_shown(row, 'attack')}"] = None
+    return [f"note for {_some(list(places))}: {note}" for note, places in said.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _measurements(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
@@ -86,7 +102,7 @@ def pivot_table(
     `field` prints a row where the metric alone will not do.
     """
     for name in (by, metric):
-        if name not in COLUMNS:
+        if name not in COLUMNS and (by, name) != ("budget", "budget"):
             raise unknown("column", name, COLUMNS)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     columns: dict[str, None] = {}
@@ -100,7 +116,8 @@ def pivot_table(
     for row in sorted(rows, key=order):
         value = _shown(row, by)
         columns[value] = None
-        line = lines.setdefault(tuple(_shown(row, key) for key in varying), {})
+        names = tuple(row.attack if (key, by) == ("attack", "budget") else _shown(row, key) for key in varying)
+        line = lines.setdefault(names, {})
         shown = field(row) if field else number(row, metric)
         line.setdefault(value, []).append(shown if row.status == "ok" else "failed")
     header, joint = [*varying, *columns], "; " if field else " "
@@ -128,6 +145,8 @@ def _folded(header: Sequence[str], cells: Sequence[Sequence[str]], names: int, t
 
 
 def _shown(row: ResultRow, key: str) -> str:
+    if key == "budget":
+        return budget_text(row) or row.attack
     return f"{row.attack} {budget_text(row)}".strip() if key == "attack" else str(getattr(row, key))
 
 

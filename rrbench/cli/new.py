@@ -1,5 +1,6 @@
 """`rrbench new`: start a plugin of your own."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -25,4 +26,5 @@ def rejector(
     from rrbench.scaffold import write_rejector
 
     made = write_rejector(name, folder)
-    print(f"{made} is ready:\n  pip install -e {made}\n  rrbench run --rejectors {name}\n  python -m pytest {made}")
+    place = shlex.quote(str(made))
+    print(f"{made} is ready:\n  pip install -e {place}\n  rrbench run --rejectors {name}\n  python -m pytest {place}")

@@ -8,13 +8,23 @@ import typer
 
 from rrbench.errors import UseError
 
+
+def _folder(text: str | Path) -> Path:
+    """Read a folder's name; an empty one, as an unset variable gives, would be the folder one is in."""
+    if not str(text).strip():
+        raise UseError("--out is empty: give a folder")
+    return Path(text)
+
+
 Rejectors = Annotated[str | None, typer.Option(help="Rejectors, such as rr,ebd or rr(tau=0.5); or all.")]
 Attacks = Annotated[str | None, typer.Option(help="Attacks, such as pgd100,adaptive; or all. Clean is always run.")]
 Dataset = Annotated[str | None, typer.Option(help="Data set, such as digits or cifar10.")]
 Network = Annotated[str | None, typer.Option(help="Network, such as small-cnn or resnet18.")]
 Preset = Annotated[str, typer.Option(help="Settings: quick, paper or official.")]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings on top of the preset.")]
-Out = Annotated[Path, typer.Option(help="Work folder; finished work in it is used again.")]
+Out = Annotated[
+    Path, typer.Option(parser=_folder, metavar="<path>", help="Work folder; finished work in it is used again.")
+]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; before $RRBENCH_DATA and the cache.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[str, typer.Option(help="Of training and attacks: auto, fp32, tf32 or bf16. Verdicts are fp32.")]

@@ -11,7 +11,9 @@ from rrbench.errors import UseError
 
 def table(
     results: Annotated[Path | None, typer.Argument(help="A results CSV, or a work folder. [default: runs]")] = None,
-    by: Annotated[str, typer.Option(help="A row for each rejector and a column for each value of this.")] = "",
+    by: Annotated[
+        str, typer.Option(help="A row for each rejector and a column for each value of this, such as attack or budget.")
+    ] = "",
     metric: Annotated[
         str, typer.Option(help="The one column shown, by attack where --by says nothing else. [default: acc_tpr95]")
     ] = "",
@@ -56,6 +58,8 @@ def table(
         raise UseError(f"{', '.join(given)} needs --paper")
     path = results or Path("runs")
     rows = read_rows(path)
+    if not rows:
+        raise UseError(f"{path} holds no rows: nothing to show")
     is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"
     if against:
         from rrbench.paired import against_table

@@ -15,6 +15,8 @@ def write_rejector(name: str, folder: Path) -> Path:
     """Write a rejector plugin into a new folder; an existing one is never touched."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise UseError(f"{name!r} is no plugin name: small letters, digits and single dashes, such as my-idea")
+    if name == "all":
+        raise UseError("'all' stands for every rejector; choose another name")
     if any(card.name == name for card in cards("rejector")):
         raise UseError(f"a rejector {name!r} is installed already; choose another name")
     module = name.replace("-", "_")

@@ -224,8 +224,8 @@ def test_a_typical_right_input_is_kept_before_an_odd_wrong_one(case: Case) -> No
 def test_it_says_what_it_is(name: str) -> None:
     rejector = make(name)
     kind = type(rejector)
-    assert kind.scores
-    assert kind.paper or not kind.__module__.startswith("rrbench_")
+    assert kind.scores, "say in `scores` what it takes for certainty"
+    assert kind.paper or not kind.__module__.startswith("rrbench_"), "say in `paper` whose idea it is"
     assert rejector.needs <= {"features", "head", "fit"}
     assert set(rejector.frameworks) <= set(table("framework"))
     assert rejector.training_key() == make(name).training_key()

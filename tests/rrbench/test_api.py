@@ -438,6 +438,11 @@ def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], line: str) ->
     assert line in refusal(lambda: rrbench.evaluate(Linear(), "confidence", "pgd2", inputs(), **options))
 
 
+def test_a_training_cannot_be_asked_of_a_trained_model() -> None:
+    line = refusal(lambda: rrbench.evaluate(Linear(), "confidence@trades", "clean", inputs()))
+    assert line == "'confidence@trades': @ names a training, and this model is trained already"
+
+
 @pytest.mark.parametrize(
     ("rejector", "attack"),
     [("confidense", "clean"), ("confidence", "pgb10"), (3, "clean"), ("confidence", 3), ("confidence", Pgd)],

@@ -454,6 +454,15 @@ def test_it_does_not_matter_how_many_starts_and_objectives_are_climbed_at_once(
     torch.testing.assert_close(together.boldest, one_by_one.boldest, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize(("steps", "restarts"), [(-1, 1), (5, 0)])
+def test_a_search_that_would_not_search_is_refused(steps: int, restarts: int) -> None:
+    with pytest.raises(CellError, match=f"steps={steps}, restarts={restarts}"):
+        search(
+            LINEAR, batch_of(3), Budget("linf", Fraction(1, 10)), DRAWS, [cross_entropy], head, steps=steps,
+            restarts=restarts, step=0.02, keep="last", select="ce",
+        )  # fmt: skip
+
+
 def test_every_objective_is_tried_from_every_start() -> None:
     seen: list[Tensor] = []
 

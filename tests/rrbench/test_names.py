@@ -1,7 +1,7 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -343,6 +343,18 @@ def test_a_budget_is_a_norm_and_an_exact_fraction(text: str, norm: str, radius: 
 def test_a_bad_budget_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UseError, match=r"^[^\n]*budget[^\n]*$"):
         parse_budget(text)
+
+
+@pytest.mark.parametrize("wrong", [0.05, Fraction(1, 20), None, ["linf:1/20"]])
+def test_a_budget_that_is_no_text_is_refused_in_one_line(wrong: Any) -> None:
+    with pytest.raises(UseError, match=r"^a budget is text such as linf:8/255, not [^\n]*$"):
+        parse_budget(wrong)
+
+
+def test_an_l2_radius_is_at_most_the_distance_from_black_to_white() -> None:
+    assert parse_budget("l2:8", (1, 8, 8)) == ("l2", Fraction(8))
+    with pytest.raises(UseError, match=r"^budget 'l2:128' exceeds 8, .*; l2:128/255 perhaps\?$"):
+        parse_budget("l2:128", (1, 8, 8))
 
 
 def test_a_class_that_is_no_dataclass_has_no_settings() -> None:

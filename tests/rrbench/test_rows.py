@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rrbench.errors import UseError
-from rrbench.rows import COLUMNS, FRACTIONS, PERCENTAGES, ResultRow, order, read_rows, to_csv, write_rows
+from rrbench.rows import COLUMNS, FRACTIONS, PERCENTAGES, ResultRow, is_results, order, read_rows, to_csv, write_rows
 
 # DESIGN.md, "Store and rows".
 DESIGN = """\
@@ -109,6 +109,13 @@ def test_small_budgets_come_before_large_ones() -> None:
 def test_a_folder_stands_for_its_rows_file(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.csv", [row()])
     assert read_rows(tmp_path) == [row()]
+
+
+def test_the_mark_that_excel_puts_first_is_no_letter_of_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "excel.csv"
+    path.write_text(to_csv([row()]), encoding="utf-8-sig")
+    assert is_results(path)
+    assert read_rows(path) == [row()]
 
 
 def test_columns_that_are_not_ours_are_ignored_in_any_order(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def test_a_new_package_is_small_and_leaves_no_gap_to_fill(tmp_path: Path) -> Non
         compile(path.read_text(), str(path), "exec")
 
 
+def test_the_next_steps_can_be_pasted_though_the_folder_has_spaces(command: Any, tmp_path: Path) -> None:
+    answer = command("new", "rejector", "spaced-idea", "--folder", tmp_path / "my plugins")
+    assert f"pip install -e '{tmp_path}/my plugins/spaced-idea'" in answer.out
+
+
 @pytest.mark.parametrize(
     "name",
     ["My-Idea", "my_idea", "my idea", "-idea", "idea-", "my--idea", "1idea", "", "../idea", "/tmp/idea", "idé", "a.b"],

@@ -88,6 +88,15 @@ def test_the_results_as_text() -> None:
     assert second.startswith("deploy_*: threshold fixed on clean validation inputs")
 
 
+def test_what_a_note_says_stands_below_once_with_the_rows_it_is_for() -> None:
+    weak = [dataclasses.replace(ATTACKED, rejector=name, note="weak: it is") for name in ("rr", "kd", "lid", "gda")]
+    shown = results_table([CLEAN, *weak, dataclasses.replace(RECTIFIED, note="oracle")]).splitlines()
+    assert shown[-2:] == [
+        "note for gda pgd100 linf:3/20, kd pgd100 linf:3/20, lid pgd100 linf:3/20 and 1 more: weak: it is",
+        "note for rr clean: oracle",
+    ]
+
+
 def test_the_results_as_markdown() -> None:
     assert results_table(ROWS, "markdown") == MARKDOWN
 
@@ -160,6 +169,16 @@ def test_a_pivot_by_something_else_never_mixes_attacks_in_one_field() -> None:
     )
 
 
+def test_a_pivot_by_budget_has_an_attack_once() -> None:
+    larger = dataclasses.replace(ATTACKED, eps="1/5", acc_tpr95=60.0)
+    shown = pivot_table([CLEAN, ATTACKED, larger], "budget", "acc_tpr95").splitlines()
+    assert shown[1].split() == ["rejector", "attack", "clean", "linf:3/20", "linf:1/5"]
+    assert [line.split() for line in shown[3:]] == [
+        ["confidence", "clean", "99.40", "missing", "missing"],
+        ["confidence", "pgd100", "missing", "72.50", "60.00"],
+    ]
+
+
 def test_a_pivot_does_not_mix_presets_or_numbers_of_inputs() -> None:
     rows = [CLEAN, row(preset="paper", acc_all=97.0), row(n=16, acc_all=96.0)]
     assert pivot_table(rows, "attack", "acc_all", "csv") == (
@@ -196,6 +215,13 @@ def test_percentages_have_two_digits_and_fractions_three() -> None:
 )
 def test_a_budget_is_shown_as_it_is_typed(norm: str, eps: str, text: str) -> None:
     assert budget_text(row(norm=norm, eps=eps)) == text
+
+
+def test_a_file_without_rows_is_one_line(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(to_csv([]))
+    answer = command("table", tmp_path / "rows.csv")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.endswith("rows.csv holds no rows: nothing to show\n")
 
 
 def test_a_metric_alone_is_a_pivot_by_attack_and_a_wrong_one_is_refused(command: Any, tmp_path: Path) -> None:

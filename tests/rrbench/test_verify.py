@@ -431,8 +431,12 @@ def test_a_value_of_another_kind_in_a_cell_file_is_refused_in_one_line(
 
 
 def test_a_corrupt_cell_file_is_refused_in_one_line(folder: Path) -> None:
-    one_cell(folder).write_text("{}")
+    path = one_cell(folder)
+    path.write_text("{}")
     with pytest.raises(UseError, match="is no cell file"):
+        verify(folder)
+    path.write_text('{"row": ')
+    with pytest.raises(UseError, match=r"cannot read .*; delete it to measure the cell again"):
         verify(folder)
 
 
