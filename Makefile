@@ -12,10 +12,10 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,vision]'
 	touch $@
 
-# An outsider's package, one of its tables broken on purpose: only the tests want it.
-.venv/plugin: .venv/installed tests/plugin/pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e tests/plugin
-	touch $@
+# An outsider's package, one of its tables broken on purpose: beside the environment, since only the tests want it.
+.venv/plugin: $(wildcard tests/plugin/*.toml tests/plugin/outside_rrbench/*.py) | .venv/installed
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ ./tests/plugin
 
 # Compiles and interprets the GPU's kernels for one test, which says so where this cannot be installed.
 .venv/triton: | .venv/installed

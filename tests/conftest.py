@@ -1,5 +1,6 @@
 """What many tests share: a tiny image problem and a network that solves it, commands, the blocks of a document."""
 
+import os
 import re
 import sys
 import warnings
@@ -17,6 +18,11 @@ from rrbench.draws import HashedDraws
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, DataInfo, Rejector
 from rrbench_baselines.confidence import Confidence
+
+# An outsider's package, which `make test` puts beside the environment: for the tests, and for processes they start.
+PLUGIN = str(Path(sys.prefix) / "plugin")
+sys.path.append(PLUGIN)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), PLUGIN)))
 
 INFO = DataInfo(classes=4, shape=(1, 8, 8), mean=(0.5,), std=(0.25,))
 NETWORK = SmallCnn(width=4)
