@@ -101,23 +101,26 @@ def pivot_table(
     Seeds stand side by side; other presets and other numbers of inputs are lines of their own.
     `field` prints a row where the metric alone will not do.
     """
-    for name in (by, metric):
-        if name not in COLUMNS and (by, name) != ("budget", "budget"):
-            raise unknown("column", name, COLUMNS)
+    for name, known in ((by, (*COLUMNS, "budget")), (metric, COLUMNS)):
+        if name not in known:
+            raise unknown("column", name, known)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     columns: dict[str, None] = {}
     keys = [key for key in ("dataset", "network", "preset", "n", "trained_as", "rejector", "attack") if key != by]
-    known = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
+    done = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
+
+    def name_of(row: ResultRow, key: str) -> str:
+        return row.attack if (key, by) == ("attack", "budget") else _shown(row, key)
+
     varying = [
         key
         for key in keys
-        if key == "rejector" or len({_shown(row, key) for row in (known if key == "n" else rows)}) > 1
+        if key == "rejector" or len({name_of(row, key) for row in (done if key == "n" else rows)}) > 1
     ]
     for row in sorted(rows, key=order):
         value = _shown(row, by)
         columns[value] = None
-        names = tuple(row.attack if (key, by) == ("attack", "budget") else _shown(row, key) for key in varying)
-        line = lines.setdefault(names, {})
+        line = lines.setdefault(tuple(name_of(row, key) for key in varying), {})
         shown = field(row) if field else number(row, metric)
         line.setdefault(value, []).append(shown if row.status == "ok" else "failed")
     header, joint = [*varying, *columns], "; " if field else " "

@@ -21,6 +21,5 @@ def report(
 
     if out.suffix not in (".html", ".htm"):
         raise UseError(f"cannot write {out}: a report is HTML, end the name in .html")
-
     write_report(results, out)
     print(f"{out} ({out.stat().st_size / 2**20:.1f} MB)")

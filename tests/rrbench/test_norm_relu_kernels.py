@@ -34,7 +34,7 @@ SIZES = {"channels": 160, "width": 32, "height": 64, "tiles": 4}
 )
 def test_without_a_gpu(work: str, is_interpreted: bool, expected: list[str], tmp_path: Path) -> None:
     if not TRITON.is_dir():
-        pytest.skip("needs Triton: make .venv/triton")
+        pytest.skip("needs Triton, which is for Linux: make .venv/triton")
     environment = os.environ | {
         "PYTHONPATH": str(TRITON),
         "TRITON_CACHE_DIR": str(tmp_path),

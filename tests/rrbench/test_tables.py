@@ -177,6 +177,9 @@ def test_a_pivot_by_budget_has_an_attack_once() -> None:
         ["confidence", "clean", "99.40", "missing", "missing"],
         ["confidence", "pgd100", "missing", "72.50", "60.00"],
     ]
+    assert pivot_table([ATTACKED, larger], "budget", "acc_all", "csv").splitlines()[0] == "rejector,linf:3/20,linf:1/5"
+    with pytest.raises(UseError, match="unknown column 'budget'"):
+        pivot_table([CLEAN], "budget", "budget")
 
 
 def test_a_pivot_does_not_mix_presets_or_numbers_of_inputs() -> None:

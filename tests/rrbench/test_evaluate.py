@@ -1,7 +1,5 @@
-"""`rrbench.evaluate` on a user's own network, against hand computations; `rrbench.run` against its own CSV."""
+"""`rrbench.evaluate` on a user's own network, against hand computations."""
 
-import dataclasses
-import io
 import json
 from collections.abc import Callable
 from fractions import Fraction
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 import rrbench
 from rrbench import Budget, Outputs, UseError
-from rrbench.rows import COLUMNS, from_texts
+from rrbench.rows import COLUMNS
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.kd import Kd
@@ -488,41 +486,3 @@ def test_nan_logits_are_one_clear_line() -> None:
 )
 def test_a_function_that_gives_no_certainty_is_one_clear_line(rejector: Any, line: str) -> None:
     assert line in refusal(lambda: rrbench.evaluate(Linear(), rejector, "clean", inputs()))
-
-
-# rrbench.run
-
-
-def test_run_returns_what_its_csv_holds(bench: Any) -> None:
-    frame = rrbench.run(
-        "confidence,kd", ["pgd2"], config=bench.config, out=bench.out, device="cpu", limit=60, retrain=True
-    )
-    assert list(frame.columns) == list(COLUMNS)
-    text = pd.read_csv(bench.out / "rows.csv", dtype=str, keep_default_na=False)
-    stored = [dataclasses.astuple(from_texts(record)) for record in text.to_dict("records")]
-    returned = [
-        tuple(None if isinstance(value, float) and np.isnan(value) else value for value in line)
-        for line in frame.astype(object).itertuples(index=False)
-    ]
-    assert sorted(returned, key=str) == sorted(stored, key=str)
-    back = pd.read_csv(io.StringIO(frame.to_csv(index=False)))
-    assert list(back.acc_all) == list(frame.acc_all)
-
-
-def test_run_refuses_what_the_command_refuses(bench: Any) -> None:
-    assert "near: " in refusal(lambda: rrbench.run("konfidence", out=bench.out))
-    assert "empty" in refusal(lambda: rrbench.run([], out=bench.out))
-    assert "exclude" in refusal(lambda: rrbench.run(zoo=True, retrain=True, out=bench.out))
-
-
-def test_table_reads_back_what_run_returned(bench: Any) -> None:
-    bench.measure("confidence", "pgd1")
-    frame = rrbench.table(bench.out)
-    assert frame.equals(rrbench.table(bench.out / "rows.csv"))
-    assert list(frame.columns) == list(COLUMNS)
-    assert [(row.rejector, row.attack) for row in frame.itertuples()] == [
-        ("confidence", "clean"),
-        ("confidence", "pgd1"),
-    ]
-    with pytest.raises(UseError, match="no results at"):
-        rrbench.table(bench.out / "nothing")
