@@ -1,9 +1,9 @@
 """A residual backbone with its own way forward and back, without PyTorch's tape.
 
 It shares its backbone's weights and statistics. A gradient ends at the images, or by `learn` at the weights. What that
-allows: convolution weights cast once instead of at every pass, the way back by cuDNN's forward kernels with mirrored
-weights (up to a fifth faster than its backward ones), in eval mode a norm worked into the convolution before it, and
-one pass over memory for each sum, norm and ReLU (`norm_relu`), whose sums are the gradients of the norm's own weights.
+allows: convolution weights cast once instead of at every pass, the way back by forward kernels with mirrored weights
+(cuDNN's are up to a fifth faster than its backward ones), and a chain of `links`: each convolution with the shortcut,
+norm and ReLU behind it as one, and the sums of a norm's way back for the gradients of the norm's own weights.
 Norms do not count their batches: with a fixed momentum nobody asks.
 """
 
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rrbench.networks import norm_relu
-from rrbench.networks.frozen_convolution import LANES, FoldedConvolution, FrozenConvolution
+from rrbench.networks.frozen_convolution import FrozenConvolution, widen
+from rrbench.networks.links import Side, links_for
 from rrbench.networks.norm_relu import Norm, Seen, Sums
 
 
@@ -26,8 +26,6 @@ class FrozenBlock(NamedTuple):
     norm2: Norm
     convolution2: FrozenConvolution
     shortcut: FrozenConvolution | None
-    folded: FoldedConvolution  # the first convolution and the second norm
-    rectified: Norm  # what is left of that norm on the way back: nothing but ReLU
 
 
 Gradients = dict[Tensor, Tensor]  # of parameters
@@ -41,28 +39,17 @@ class Passed(NamedTuple):
     convolved: tuple[Tensor, Tensor] | None  # what its convolutions were given, where their weights learn
 
 
-def norm_relu_for(device: torch.device) -> Any:
-    """Return the module that does norms and ReLU best on a device."""
-    if device.type != "cuda":
-        return norm_relu
-    # Here, not above: PyTorch for CPUs comes without Triton.
-    from rrbench.networks import norm_relu_kernels
-
-    return norm_relu_kernels
-
-
 class FastResidual(nn.Module):
     """Answers as its backbone does: a stem, blocks, a last norm, ReLU and average."""
 
     def __init__(self, stem: nn.Conv2d, blocks: list[nn.Module], norm: nn.BatchNorm2d, dtype: torch.dtype) -> None:
         super().__init__()
-        self.dtype, self.norm_relu = dtype, norm_relu_for(stem.weight.device)
+        self.dtype, self.links = dtype, links_for(stem.weight.device, dtype)
         self.stem = FrozenConvolution(stem, dtype)
         self.blocks = [_freeze(block, dtype) for block in blocks]
         self.norm = Norm.of(norm)
         self.learned = [parameter for module in (stem, *blocks, norm) for parameter in module.parameters()]
         self.training = norm.training
-        self._is_folded = True
 
     def refresh(self) -> None:
         """Take over weights that have changed; norms are shared and need no copy."""
@@ -71,14 +58,6 @@ class FastResidual(nn.Module):
             for convolution in (block.convolution1, block.convolution2, block.shortcut):
                 if convolution is not None:
                     convolution.refresh()
-        self._is_folded = False
-
-    def _fold(self) -> None:
-        """Fold what has changed since; only eval mode asks for it."""
-        if not self._is_folded:
-            for block in self.blocks:
-                block.folded.refresh()
-            self._is_folded = True
 
     def forward(self, images: Tensor) -> Tensor:
         """Return float32 features; differentiable once, in the images alone."""
@@ -93,23 +72,21 @@ class FastResidual(nn.Module):
     def ascend(self, images: Tensor, trail: list[Passed] | None, *, learns: bool = False) -> tuple[Tensor, Seen]:
         """Go forward; what the way back needs is left in the trail, if there is one."""
         sums = self._sums(images.device, training=self.training)
-        if not self.training:
-            self._fold()
-        maps, skip = self.stem.forward(images), None
-        for block in self.blocks:
-            active, first = self.norm_relu.forward(maps, skip, block.norm1, _own(sums, block.norm1))
-            skip = first.maps if block.shortcut is None else block.shortcut.forward(active)
-            if self.training:
-                maps = block.convolution1.forward(active)
-                inner, second = self.norm_relu.forward(maps, None, block.norm2, _own(sums, block.norm2))
-            else:
-                inner = block.folded.forward(active)
-                second = Seen(inner, block.rectified.mean, block.rectified.variance)
-            maps = block.convolution2.forward(inner)
+        following = [*(block.norm1 for block in self.blocks[1:]), self.norm]
+        is_skipped = [*(block.shortcut is None for block in self.blocks[1:]), False]
+        first = self.blocks[0].norm1
+        total, active, seen = self.links.enter(self.stem, images, first, _own(sums, first))
+        for block, norm, keeps_total in zip(self.blocks, following, is_skipped, strict=True):
+            _, inner, second = self.links.forward(
+                block.convolution1, active, block.norm2, _own(sums, block.norm2), keeps_total=False
+            )
             if trail is not None:
-                trail.append(Passed(first, second, (active, inner) if learns else None))
-        active, last = self.norm_relu.forward(maps, skip, self.norm, _own(sums, self.norm))
-        return active.float().mean((2, 3)), last
+                trail.append(Passed(seen, second, (active, inner) if learns else None))
+            skip, side = (total, None) if block.shortcut is None else (None, Side(block.shortcut, active))
+            total, active, seen = self.links.forward(
+                block.convolution2, inner, norm, _own(sums, norm), skip=skip, side=side, keeps_total=keeps_total
+            )
+        return active.float().mean((2, 3)), seen
 
     def descend(
         self, gradient: Tensor, trail: list[Passed], last: Seen, *, training: bool, learned: Gradients | None = None
@@ -117,33 +94,32 @@ class FastResidual(nn.Module):
         """Follow the trail back to what the stem gave; gradients of weights met on the way go into `learned`."""
         sums = self._sums(gradient.device, training=training)
 
-        def through(norm: Norm, gradient: Tensor, seen: Seen, **more: Tensor | None) -> Tensor:
-            own = _own(sums, norm)
-            found: Tensor = self.norm_relu.backward(gradient, seen, norm, own, **more)
-            if learned is not None and own is not None:
-                learned[norm.bias], learned[norm.weight] = own.view(2, -1)
-            return found
+        def own(norm: Norm) -> Tensor | None:
+            taken = _own(sums, norm)
+            if learned is not None and taken is not None:
+                learned[norm.bias], learned[norm.weight] = taken.view(2, -1)
+            return taken
 
         area = last.maps.shape[2] * last.maps.shape[3]
         spread = (gradient / area).to(self.dtype)[:, :, None, None].expand(last.maps.shape)
-        flow = through(self.norm, spread.contiguous(memory_format=torch.channels_last), last)
+        spread = spread.contiguous(memory_format=torch.channels_last)
+        flow: Tensor = self.links.norm_relu.backward(spread, last, self.norm, own(self.norm))
         for block, passed in zip(reversed(self.blocks), reversed(trail), strict=True):
-            size = passed.first.maps.shape[2:]
-            norm2, convolution1 = (block.norm2, block.convolution1) if training else (block.rectified, block.folded)
-            outer = through(norm2, block.convolution2.backward(flow, passed.second.maps.shape[2:]), passed.second)
-            inner = convolution1.backward(outer, size)
+            outer = self.links.backward(block.convolution2, flow, passed.second, block.norm2, own(block.norm2))
             if learned is not None and passed.convolved is not None:
-                active, middle = passed.convolved
+                active, inner = passed.convolved
                 for convolution, arrived, given in (
-                    (block.convolution2, flow, middle),
+                    (block.convolution2, flow, inner),
                     (block.convolution1, outer, active),
                     (block.shortcut, flow, active),
                 ):
                     if convolution is not None:
                         learned[convolution.source.weight] = convolution.weight_gradient(arrived, given)
-            # The shortcut carries its share past the norm; a convolved one starts behind it.
-            beside, past = (None, flow) if block.shortcut is None else (block.shortcut.backward(flow, size), None)
-            flow = through(block.norm1, inner, passed.first, beside=beside, past=past)
+            # An identity carries its share past the norm; a convolved shortcut starts behind it.
+            side, past = (None, flow) if block.shortcut is None else (Side(block.shortcut, flow), None)
+            flow = self.links.backward(
+                block.convolution1, outer, passed.first, block.norm1, own(block.norm1), side=side, past=past
+            )
         return flow
 
     def _sums(self, device: torch.device, *, training: bool) -> Sums | None:
@@ -151,24 +127,16 @@ class FastResidual(nn.Module):
         norms = [self.norm, *(norm for block in self.blocks for norm in (block.norm1, block.norm2))]
         return Sums(sum(len(norm.weight) for norm in norms), device) if training else None
 
-    def widen(self, images: Tensor) -> Tensor:
-        """Lay images out channels-last, in the working precision, with empty channels up to what a unit reads."""
-        count, channels, height, width = images.shape
-        wide = torch.zeros(count, max(channels, LANES), height, width, dtype=self.dtype, device=images.device)
-        wide = wide.contiguous(memory_format=torch.channels_last)
-        wide[:, :channels].copy_(images)
-        return wide
-
 
 class _Way(torch.autograd.Function):
     """There and back for a gradient that ends at the images."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, backbone: FastResidual) -> Tensor:
-        ctx.backbone, ctx.training, ctx.channels = backbone, backbone.training, images.shape[1]
+        ctx.backbone, ctx.training = backbone, backbone.training
         ctx.trail = [] if ctx.needs_input_grad[0] else None
         with torch.autocast(images.device.type, enabled=False):
-            features, ctx.last = backbone.ascend(backbone.widen(images), ctx.trail)
+            features, ctx.last = backbone.ascend(images, ctx.trail)
         return features
 
     @staticmethod
@@ -177,7 +145,7 @@ class _Way(torch.autograd.Function):
         backbone: FastResidual = ctx.backbone
         with torch.autocast(gradients[0].device.type, enabled=False):
             flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=ctx.training)
-            return backbone.stem.backward(flow, flow.shape[2:])[:, : ctx.channels].float(), None
+            return backbone.links.leave(backbone.stem, flow), None
 
 
 class _Lesson(torch.autograd.Function):
@@ -185,10 +153,9 @@ class _Lesson(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, backbone: FastResidual, *learned: Tensor) -> Tensor:
-        ctx.backbone, ctx.trail = backbone, []
+        ctx.backbone, ctx.images, ctx.trail = backbone, images, []
         with torch.autocast(images.device.type, enabled=False):
-            ctx.images = backbone.widen(images)
-            features, ctx.last = backbone.ascend(ctx.images, ctx.trail, learns=True)
+            features, ctx.last = backbone.ascend(images, ctx.trail, learns=True)
         return features
 
     @staticmethod
@@ -198,7 +165,8 @@ class _Lesson(torch.autograd.Function):
         learned: Gradients = {}
         with torch.autocast(gradients[0].device.type, enabled=False):
             flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=True, learned=learned)
-            learned[backbone.stem.source.weight] = backbone.stem.weight_gradient(flow, ctx.images)
+            stem = backbone.stem
+            learned[stem.source.weight] = stem.weight_gradient(flow, widen(ctx.images, stem))
         return None, None, *(learned[parameter] for parameter in backbone.learned)
 
 
@@ -207,14 +175,10 @@ def _own(sums: Sums | None, norm: Norm) -> Tensor | None:
 
 
 def _freeze(block: Any, dtype: torch.dtype) -> FrozenBlock:
-    norm2 = Norm.of(block.norm2)
-    ones, zeros = torch.ones_like(norm2.weight), torch.zeros_like(norm2.bias)
     return FrozenBlock(
         Norm.of(block.norm1),
         FrozenConvolution(block.conv1, dtype),
-        norm2,
+        Norm.of(block.norm2),
         FrozenConvolution(block.conv2, dtype),
         None if block.shortcut is None else FrozenConvolution(block.shortcut, dtype),
-        FoldedConvolution(block.conv1, norm2, dtype),
-        Norm(ones, zeros, zeros, ones, eps=0.0, momentum=0.0),
     )

@@ -1,11 +1,10 @@
-"""Convolutions on weights of their own: cast once, mirrored for the way back, in eval mode with the norm worked in."""
+"""Convolutions on weights of their own: cast once, and mirrored for the way back."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.devices import tried_kernels
-from rrbench.networks.norm_relu import Norm
 
 LANES = 8  # channels that the matrix units read at once: three would be converted on every pass
 
@@ -20,7 +19,7 @@ class FrozenConvolution:
         self.source, self.stride, self.padding = source, source.stride, source.padding
         outputs, inputs, *kernel = source.weight.shape
         self.weight = self._empty(outputs, max(inputs, LANES), kernel, dtype)
-        self.mirrored = self._empty(max(inputs, LANES), outputs, kernel, dtype) if self.stride == (1, 1) else None
+        self.mirrored = self._empty(max(inputs, LANES), outputs, kernel, dtype)
         self.refresh()
 
     def _empty(self, outputs: int, inputs: int, kernel: list[int], dtype: torch.dtype) -> Tensor:
@@ -30,13 +29,8 @@ class FrozenConvolution:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the source's weights."""
-        self._take(self.source.weight)
-
-    def _take(self, weight: Tensor) -> None:
-        inputs = weight.shape[1]
-        self.weight[:, :inputs].copy_(weight)
-        if self.mirrored is not None:
-            self.mirrored.copy_(self.weight.flip(2, 3).transpose(0, 1))
+        self.weight[:, : self.source.weight.shape[1]].copy_(self.source.weight)
+        self.mirrored.copy_(self.weight.flip(2, 3).transpose(0, 1))
 
     def forward(self, maps: Tensor) -> Tensor:
         """Convolve."""
@@ -45,7 +39,7 @@ class FrozenConvolution:
     def backward(self, gradient: Tensor, size: torch.Size) -> Tensor:
         """Return the gradient at the maps, whose height and width were `size`."""
         padding = (int(self.padding[0]), int(self.padding[1]))
-        if self.mirrored is not None:
+        if self.stride == (1, 1):
             # To a few channels cuDNN's guess is three times too slow.
             with tried_kernels(self.source.weight.shape[1] < LANES):
                 return lay(F.conv2d(gradient, self.mirrored, padding=padding))
@@ -65,28 +59,15 @@ class FrozenConvolution:
         return kept.to(self.source.weight.dtype)
 
 
-class FoldedConvolution(FrozenConvolution):
-    """A convolution with the batch norm behind it worked into its weights, as eval mode allows, and ReLU after it."""
-
-    def __init__(self, source: nn.Conv2d, norm: Norm, dtype: torch.dtype) -> None:
-        self.norm, self.shift = norm, torch.zeros_like(norm.bias, dtype=dtype)
-        super().__init__(source, dtype)
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Work the norm into the source's weights."""
-        scale = self.norm.weight * (self.norm.variance + self.norm.eps).rsqrt()
-        self._take(self.source.weight * scale.view(-1, 1, 1, 1))
-        self.shift.copy_(self.norm.bias - self.norm.mean * scale)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Convolve, normalise and rectify; on a GPU in one kernel."""
-        if not maps.is_cuda:
-            return F.conv2d(maps, self.weight, self.shift, self.stride, self.padding).relu()
-        settings = (self.stride, self.padding, (1, 1), 1)
-        return lay(torch.cudnn_convolution_relu(maps, self.weight, self.shift, *settings))  # type: ignore[arg-type]
-
-
 def lay(maps: Tensor) -> Tensor:
     """Lay maps channels-last, which they are already wherever cuDNN made them."""
     return maps.contiguous(memory_format=torch.channels_last)
+
+
+def widen(images: Tensor, stem: FrozenConvolution) -> Tensor:
+    """Lay images out as a first convolution likes them: channels-last, in its precision, filled up to its channels."""
+    count, channels, height, width = images.shape
+    wide = torch.zeros(count, stem.weight.shape[1], height, width, dtype=stem.weight.dtype, device=images.device)
+    wide = lay(wide)
+    wide[:, :channels].copy_(images)
+    return wide

@@ -32,9 +32,17 @@ class Norm(NamedTuple):
 class Seen(NamedTuple):
     """What the way back needs of the way forward."""
 
-    maps: Tensor  # before the norm
+    maps: Tensor  # in training those before the norm, else those after ReLU: what that let through is all one asks
     mean: Tensor  # that was subtracted
     inverse: Tensor  # one over the deviation that divided
+
+
+class Normed(NamedTuple):
+    """What the way forward gives."""
+
+    total: Tensor  # before the norm
+    active: Tensor  # after ReLU
+    seen: Seen
 
 
 class Sums:
@@ -50,7 +58,7 @@ class Sums:
         return self.zeros[start : self.used]
 
 
-def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> tuple[Tensor, Seen]:
+def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> Normed:
     """Return relu(norm(maps + skip)).
 
     With `sums`, two zeros for each channel, training: by the batch's own statistics, which move the running ones.
@@ -64,8 +72,9 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) 
         # `data`: PyTorch's own norm, too, may move them between another pass's ways forward and back.
         norm.mean.data.lerp_(mean, norm.momentum)
         norm.variance.data.lerp_(variance * (rows / max(rows - 1, 1)), norm.momentum)
-    seen = Seen(total, mean.clone(), (variance + norm.eps).rsqrt())
-    return _normal(seen, norm).relu().to(maps.dtype), seen
+    inverse = (variance + norm.eps).rsqrt()
+    active = _normal(total, mean, inverse, norm).relu().to(maps.dtype)
+    return Normed(total, active, Seen(active if sums is None else total, mean.clone(), inverse))
 
 
 def backward(
@@ -83,7 +92,7 @@ def backward(
     the result's gradient, `past` one that reached `maps + skip` by itself.
     """
     whole = gradient.float() if beside is None else gradient.float() + beside.float()
-    passed = whole * (_normal(seen, norm) > 0)
+    passed = whole * ((seen.maps if sums is None else _normal(*seen, norm)) > 0)
     if sums is not None:
         standard = (seen.maps.float() - _wide(seen.mean)) * _wide(seen.inverse)
         first, second = sums.view(2, -1)
@@ -95,9 +104,9 @@ def backward(
     return (result if past is None else result + past.float()).to(gradient.dtype)
 
 
-def _normal(seen: Seen, norm: Norm) -> Tensor:
-    scale = seen.inverse * norm.weight
-    return seen.maps.float() * _wide(scale) + _wide(norm.bias - seen.mean * scale)
+def _normal(maps: Tensor, mean: Tensor, inverse: Tensor, norm: Norm) -> Tensor:
+    scale = inverse * norm.weight
+    return maps.float() * _wide(scale) + _wide(norm.bias - mean * scale)
 
 
 def _wide(values: Tensor) -> Tensor:

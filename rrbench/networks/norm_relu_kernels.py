@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-from rrbench.networks.norm_relu import Norm, Seen
+from rrbench.networks.norm_relu import Norm, Normed, Seen
 
 ROWS = 64  # positions that one program reads at once
 TILES = 4  # times that many for a sum: loads that need not wait for each other
@@ -18,22 +18,29 @@ PROGRAMS = 264  # of a sum, at most: each adds once to every channel; two for ev
 WARPS = 8  # of a sum
 
 
-def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> tuple[Tensor, Seen]:
+def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> Normed:
     """Do as `norm_relu.forward`."""
+    if sums is None:
+        return normalise(maps, norm, None, skip=skip)
     rows, channels, width = _shape(maps)
     total = maps if skip is None else torch.empty_like(maps)
-    statistics, pair = norm.mean, (maps, maps if skip is None else skip)
-    if sums is not None:
-        statistics = sums
-        flags = (channels, skip is not None, width, ROWS, TILES)
-        _sums[_sum_grid(rows, channels, width)](*pair, total, statistics, rows, *flags, num_warps=WARPS)
-        pair, skip = (total, total), None
+    flags = (channels, skip is not None, width, ROWS, TILES)
+    pair = (maps, maps if skip is None else skip)
+    _sums[_sum_grid(rows, channels, width)](*pair, total, sums, rows, *flags, num_warps=WARPS)
+    return normalise(total, norm, sums)
+
+
+def normalise(maps: Tensor, norm: Norm, sums: Tensor | None, *, skip: Tensor | None = None) -> Normed:
+    """Do as `forward`, given the sums of the maps and of their squares."""
+    rows, channels, width = _shape(maps)
+    total = maps if skip is None else torch.empty_like(maps)
     active, seen = torch.empty_like(maps), torch.empty(2, channels, device=maps.device)
     _forward[(triton.cdiv(rows, ROWS), channels // width)](
-        *pair,
+        maps,
+        maps if skip is None else skip,
         total,
         active,
-        statistics,
+        norm.mean if sums is None else sums,
         *norm[:4],
         seen,
         rows,
@@ -45,7 +52,7 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) 
         width,
         ROWS,
     )
-    return active, Seen(total, seen[0], seen[1])
+    return Normed(total, active, Seen(active if sums is None else total, seen[0], seen[1]))
 
 
 def backward(
@@ -58,23 +65,34 @@ def backward(
     past: Tensor | None = None,
 ) -> Tensor:
     """Do as `norm_relu.backward`."""
+    if sums is not None:
+        rows, channels, width = _shape(seen.maps)
+        given = (gradient, gradient if beside is None else beside, *seen, norm.weight, norm.bias)
+        flags = (channels, beside is not None, width, ROWS, TILES)
+        _back_sums[_sum_grid(rows, channels, width)](*given, sums, rows, *flags, num_warps=WARPS)
+    return unnormalise(gradient, seen, norm, sums, beside=beside, past=past)
+
+
+def unnormalise(
+    gradient: Tensor,
+    seen: Seen,
+    norm: Norm,
+    sums: Tensor | None,
+    *,
+    beside: Tensor | None = None,
+    past: Tensor | None = None,
+) -> Tensor:
+    """Do as `backward`, given the sums of what ReLU lets through and of its product with the normalised maps."""
     maps, result = seen.maps, torch.empty_like(seen.maps)
     rows, channels, width = _shape(maps)
-    given = (gradient, gradient if beside is None else beside)
-    constants = (seen.mean, seen.inverse, norm.weight, norm.bias)
-    statistics = norm.mean
-    if sums is not None:
-        statistics = sums
-        flags = (channels, beside is not None, width, ROWS, TILES)
-        _back_sums[_sum_grid(rows, channels, width)](
-            *given, maps, *constants, statistics, rows, *flags, num_warps=WARPS
-        )
     _backward[(triton.cdiv(rows, ROWS), channels // width)](
-        *given,
+        gradient,
+        gradient if beside is None else beside,
         gradient if past is None else past,
-        maps,
-        *constants,
-        statistics,
+        *seen,
+        norm.weight,
+        norm.bias,
+        norm.mean if sums is None else sums,
         result,
         rows,
         channels,
@@ -261,7 +279,7 @@ def _backward(
     slope = given.to(tl.float32)
     if has_beside:
         slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
-    slope = tl.where(value * scale + shift > 0, slope, 0.0)
+    slope = tl.where((value * scale + shift if training else value) > 0, slope, 0.0)
     if training:
         first = tl.load(sums + columns)[None, :] / rows
         second = tl.load(sums + channels + columns)[None, :] / rows

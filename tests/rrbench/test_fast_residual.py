@@ -11,7 +11,7 @@ from rrbench.datasets.digits import Digits
 from rrbench.devices import Instrumented, tf32
 from rrbench.draws import HashedDraws
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast_residual import norm_relu_for
+from rrbench.networks.links import links_for
 from rrbench.networks.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.protocols import DataInfo, Framework, Outputs, Rejector, Victim
@@ -255,8 +255,8 @@ def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool,
     maps, skip, gradient, beside, past = (draw() for _ in range(5))
     sums = Sums(2 * channels, maps.device)
     zeros = [sums.take(channels) if training else None for _ in range(2)]
-    functions = norm_relu_for(maps.device)
-    active, seen = functions.forward(maps, skip if has_more else None, norm, zeros[0])
+    functions = links_for(maps.device, torch.float32).norm_relu
+    _, active, seen = functions.forward(maps, skip if has_more else None, norm, zeros[0])
     found = functions.backward(
         gradient, seen, norm, zeros[1], beside=beside if has_more else None, past=past if has_more else None
     )
@@ -274,4 +274,5 @@ def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool,
 def test_a_nan_is_not_rectified_away(device: str) -> None:
     norm = Norm.of(nn.BatchNorm2d(16).to(device))
     maps = torch.full((1, 16, 2, 2), torch.nan, device=device).contiguous(memory_format=torch.channels_last)
-    assert bool(norm_relu_for(maps.device).forward(maps, None, norm, None)[0].isnan().all())
+    found = links_for(maps.device, torch.float32).norm_relu.forward(maps, None, norm, None)
+    assert bool(found.active.isnan().all())

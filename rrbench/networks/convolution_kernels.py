@@ -1,0 +1,493 @@
+"""A 3x3 or 1x1 convolution with what comes after it in one kernel, for Hopper's matrix units, in Gluon.
+
+A GPU that convolves is bound by what its units can fetch, and one that normalises by memory: a kernel that does both
+adds the shortcut, the sums of a batch's statistics or the whole norm and ReLU to what it holds already. The copy engine
+fetches each tap's tile of the maps as it lies; what is outside an image comes as zeros, and that is the padding.
+
+Maps are seen as (images, lines / s, s, columns / s, s * channels) for a convolution of stride s: every s-th line and
+column is then a tile without gaps. The way back of stride 2 makes four kinds of positions, each with taps of its own.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from rrbench.networks.descriptors import describe
+from rrbench.networks.frozen_convolution import FrozenConvolution
+from rrbench.networks.links import Side
+from rrbench.networks.norm_relu import Norm, Seen
+
+# Triton 3.7 renamed them.
+_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+ROWS = 128  # positions of a tile
+WIDEST = 128  # channels of a tile, at most
+DEPTH = gl.constexpr(64)  # channels fetched at once: as much as the units' shared memory swizzles
+STAGES = 3  # tiles under way; two programs then share a unit, and one multiplies while the other ends
+WARPS = 4
+PART = gl.constexpr(32)  # lines of a tile that a program ends at a time: more would not fit its registers
+
+
+def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
+    """Tell whether these kernels know a convolution of maps of a shape, and a shortcut beside it."""
+    return _is_known(convolution, shape) and (side is None or _is_known(side.convolution, side.maps.shape))
+
+
+def _is_known(convolution: FrozenConvolution, shape: torch.Size) -> bool:
+    outputs, inputs, *kernel = convolution.weight.shape
+    size = shape[2:]
+    stride = convolution.stride[0]
+    powers = (outputs, inputs, *size)
+    return (
+        (*kernel, *convolution.padding) in {(3, 3, 1, 1), (1, 1, 0, 0)}
+        and convolution.stride in {(1, 1), (2, 2)}
+        and convolution.weight.dtype == torch.bfloat16
+        and all(power & (power - 1) == 0 for power in powers)
+        and min(outputs, inputs) >= DEPTH.value
+        and stride <= size[0]
+        and stride <= size[1] <= ROWS
+    )
+
+
+def add_up(
+    convolution: FrozenConvolution, maps: Tensor, sums: Tensor, *, skip: Tensor | None, side: Side | None
+) -> Tensor:
+    """Return convolved maps and shortcut; `sums`, two zeros a channel, get the sums of that and of its square."""
+    total = _like(maps, convolution)
+    vectors = (sums, None, None, None, None, None)
+    _launch_forward(convolution, maps, total, None, vectors, 0.0, skip, side)
+    return total
+
+
+def normalise(
+    convolution: FrozenConvolution,
+    maps: Tensor,
+    norm: Norm,
+    *,
+    skip: Tensor | None,
+    side: Side | None,
+    keeps_total: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return convolved maps and shortcut, relu(norm()) of that by running statistics, and one over the deviation."""
+    active, inverse = _like(maps, convolution), torch.empty_like(norm.mean)
+    total = _like(maps, convolution) if keeps_total else None
+    vectors = (None, inverse, *norm[:4])
+    _launch_forward(convolution, maps, total, active, vectors, norm.eps, skip, side)
+    return active if total is None else total, active, inverse
+
+
+def _launch_forward(
+    convolution: FrozenConvolution,
+    maps: Tensor,
+    total: Tensor | None,
+    active: Tensor | None,
+    vectors: tuple[Tensor | None, ...],
+    eps: float,
+    skip: Tensor | None,
+    side: Side | None,
+) -> None:
+    made = total if active is None else active
+    assert made is not None
+    tiling, stride = Tiling.of(made.shape), convolution.stride[0]
+    _forward[tiling.grid()](
+        tiling.source(maps, stride),
+        tiling.weight(convolution.weight),
+        None if side is None else tiling.source(side.maps, side.convolution.stride[0]),
+        None if side is None else tiling.weight(side.convolution.weight),
+        None if total is None else tiling.target(total),
+        None if skip is None else tiling.target(skip),
+        None if active is None else tiling.target(active),
+        *vectors,
+        eps,
+        made.shape[2],
+        maps.shape[1],
+        0 if side is None else side.maps.shape[1],
+        made.shape[1],
+        convolution.weight.shape[2],
+        stride,
+        STAGES,
+        num_warps=WARPS,
+    )
+
+
+def backward(
+    convolution: FrozenConvolution,
+    gradient: Tensor,
+    seen: Seen,
+    norm: Norm,
+    sums: Tensor | None,
+    *,
+    side: Side | None,
+    past: Tensor | None = None,
+) -> Tensor:
+    """Take a gradient back through a convolution and a shortcut, then ReLU, then the norm, and add `past`.
+
+    With `sums`, in training, no further than through ReLU: they get what the norm's way back needs.
+    """
+    count, inputs, height, _ = seen.maps.shape
+    stride = convolution.stride[0]
+    tiling = Tiling.of((count, inputs, *gradient.shape[2:]))
+    result = torch.empty_like(seen.maps)
+    _backward[tiling.grid(kinds=stride * stride)](
+        tiling.source(gradient, 1),
+        tiling.weight(convolution.mirrored),
+        None if side is None else tiling.source(side.maps, 1),
+        None if side is None else tiling.weight(side.convolution.mirrored),
+        tiling.target(result, stride),
+        tiling.target(seen.maps, stride),
+        None if past is None else tiling.target(past, stride),
+        sums,
+        norm.weight,
+        norm.bias,
+        seen.mean,
+        seen.inverse,
+        height // stride,
+        gradient.shape[1],
+        0 if side is None else side.maps.shape[1],
+        inputs,
+        convolution.weight.shape[2],
+        stride,
+        STAGES,
+        num_warps=WARPS,
+    )
+    return result
+
+
+def _like(maps: Tensor, convolution: FrozenConvolution) -> Tensor:
+    """Return room for the result of a convolution."""
+    count, _, height, width = maps.shape
+    down, right = convolution.stride
+    return torch.empty(
+        count,
+        convolution.weight.shape[0],
+        height // down,
+        width // right,
+        dtype=maps.dtype,
+        device=maps.device,
+        memory_format=torch.channels_last,
+    )
+
+
+class Tiling(NamedTuple):
+    """How a result is cut into tiles."""
+
+    total: int  # images
+    height: int
+    channels: int
+    images: int  # of a tile, as are those that follow
+    lines: int
+    columns: int
+    width: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int]) -> "Tiling":
+        """Cut into tiles of full lines."""
+        count, channels, height, columns = shape
+        lines = min(height, ROWS // columns)
+        return cls(count, height, channels, ROWS // (lines * columns), lines, columns, min(channels, WIDEST))
+
+    def grid(self, kinds: int = 1) -> tuple[int, int, int]:
+        """Return how many programs there are along each axis."""
+        return -(-self.total // self.images) * (self.height // self.lines), self.channels // self.width, kinds
+
+    def source(self, maps: Tensor, stride: int) -> TensorDescriptor:
+        """Describe maps that are convolved."""
+        return describe(_view(maps, stride), (self.images, self.lines, 1, self.columns, DEPTH.value))
+
+    def target(self, maps: Tensor, stride: int = 1) -> TensorDescriptor:
+        """Describe maps that lie as the result does."""
+        return describe(_view(maps, stride), (self.images, self.lines, 1, self.columns, self.width))
+
+    def weight(self, weight: Tensor) -> TensorDescriptor:
+        """Describe weights: a line for each result's channel."""
+        return describe(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), (self.width, DEPTH.value))
+
+
+def _view(maps: Tensor, stride: int) -> Tensor:
+    count, channels, height, width = maps.shape
+    return maps.permute(0, 2, 3, 1).view(count, height // stride, stride, width // stride, stride * channels)
+
+
+@gluon.jit
+def _fetch(
+    source,
+    weight,
+    side_source,
+    side_weight,
+    tiles,
+    weights,
+    ready,
+    step,
+    main,
+    steps,
+    image,
+    line,
+    out,
+    down_kind,
+    right_kind,
+    inputs: gl.constexpr,
+    side_inputs: gl.constexpr,
+    size: gl.constexpr,
+    stride: gl.constexpr,
+    is_back: gl.constexpr,
+    stages: gl.constexpr,
+):
+    """Have one step's tiles copied: a tap's maps and weights."""
+    slot = step % stages
+    there = ready.index(slot)
+    mbarrier.expect(there, source.block_type.nbytes + weight.block_type.nbytes, pred=step < steps)
+    tap = step // (inputs // DEPTH)
+    channel = step % (inputs // DEPTH) * DEPTH
+    if is_back and stride == 2:
+        # An even line was reached by the middle tap alone, an odd one by the first and the last.
+        down = down_kind * (1 - (tap >> right_kind))
+        right = right_kind * (1 - (tap & right_kind))
+        tap = (size * size - 1) - (1 + down_kind - 2 * down) * size - (1 + right_kind - 2 * right)
+        place = [image, line + down, 0, right, channel]
+    else:
+        down = tap // size - size // 2
+        right = tap % size - size // 2
+        column = (right & (stride - 1)) * inputs + channel
+        place = [image, line + (down >> (stride - 1)), down & (stride - 1), right >> (stride - 1), column]
+    _load(source, place, there, tiles.index(slot), pred=step < main)
+    _load(weight, [out, tap * inputs + channel], there, weights.index(slot), pred=step < main)
+    if side_inputs > 0:
+        is_side = (step >= main) & (step < steps)
+        channel = (step - main) * DEPTH
+        _load(side_source, [image, line, 0, 0, channel], there, tiles.index(slot), pred=is_side)
+        _load(side_weight, [out, channel], there, weights.index(slot), pred=is_side)
+
+
+@gluon.jit
+def _product(
+    source,
+    weight,
+    side_source,
+    side_weight,
+    image,
+    line,
+    out,
+    down_kind,
+    right_kind,
+    inputs: gl.constexpr,
+    side_inputs: gl.constexpr,
+    size: gl.constexpr,
+    stride: gl.constexpr,
+    is_back: gl.constexpr,
+    stages: gl.constexpr,
+    rows: gl.constexpr,
+    width: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    """Return a tile of the convolution."""
+    tiles = gl.allocate_shared_memory(source.dtype, [stages] + source.block_type.shape, source.layout)
+    weights = gl.allocate_shared_memory(weight.dtype, [stages] + weight.block_type.shape, weight.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [stages, 1], mbarrier.MBarrierLayout())
+    for each in gl.static_range(stages):
+        mbarrier.init(ready.index(each), count=1)
+    if is_back and stride == 2:
+        main = (1 + down_kind) * (1 + right_kind) * (inputs // DEPTH) if size == 3 else inputs // DEPTH
+        # The shortcut's positions are those of even lines and columns.
+        steps = main + (1 - down_kind) * (1 - right_kind) * (side_inputs // DEPTH)
+    else:
+        main = size * size * (inputs // DEPTH)
+        steps = main + side_inputs // DEPTH
+    for early in gl.static_range(stages - 1):
+        _fetch(
+            source, weight, side_source, side_weight, tiles, weights, ready, early, main, steps, image, line, out,
+            down_kind, right_kind, inputs, side_inputs, size, stride, is_back, stages,
+        )  # fmt: skip
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, width, 16])
+    total = gl.zeros([rows, width], gl.float32, layout)
+    for step in range(steps):
+        slot = step % stages
+        mbarrier.wait(ready.index(slot), (step // stages) & 1)
+        tile = tiles.index(slot).reshape([rows, DEPTH])
+        total = warpgroup_mma(tile, weights.index(slot).permute((1, 0)), total, is_async=True)
+        # The step before has been multiplied: its place is free.
+        total = warpgroup_mma_wait(1, deps=(total,))
+        _fetch(
+            source, weight, side_source, side_weight, tiles, weights, ready, step + stages - 1, main, steps, image,
+            line, out, down_kind, right_kind, inputs, side_inputs, size, stride, is_back, stages,
+        )  # fmt: skip
+    total = warpgroup_mma_wait(0, deps=(total,))
+    for last in gl.static_range(stages):
+        mbarrier.invalidate(ready.index(last))
+    return total
+
+
+@gluon.jit
+def _forward(
+    source,
+    weight,
+    side_source,
+    side_weight,
+    total,
+    skip,
+    active,
+    sums,
+    seen_inverse,
+    norm_weight,
+    norm_bias,
+    running_mean,
+    running_variance,
+    eps,
+    height: gl.constexpr,
+    inputs: gl.constexpr,
+    side_inputs: gl.constexpr,
+    outputs: gl.constexpr,
+    size: gl.constexpr,
+    stride: gl.constexpr,
+    stages: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    """Convolve and add; then sum for the statistics, or normalise and rectify."""
+    made = total if active is None else active
+    shape: gl.constexpr = made.block_type.shape
+    rows: gl.constexpr = shape[0] * shape[1] * shape[3]
+    width: gl.constexpr = shape[4]
+    across: gl.constexpr = height // shape[1]
+    image = gl.program_id(0) // across * shape[0]
+    line = gl.program_id(0) % across * shape[1]
+    out = gl.program_id(1) * width
+    product = _product(
+        source, weight, side_source, side_weight, image, line, out, 0, 0, inputs, side_inputs, size, stride, False,
+        stages, rows, width, num_warps,
+    )  # fmt: skip
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // width, width // 8], [num_warps, 1], [1, 0])
+    place = [image, line, 0, 0, out]
+    held = gl.allocate_shared_memory(made.dtype, shape, made.layout)
+    flat = held.reshape([rows, width])
+    flat.store(product.to(made.dtype))
+    value = flat.load(layout).to(gl.float32)
+    if skip is not None:
+        other = gl.allocate_shared_memory(skip.dtype, shape, skip.layout)
+        here = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        mbarrier.init(here, count=1)
+        mbarrier.expect(here, skip.block_type.nbytes)
+        _load(skip, place, here, other)
+        mbarrier.wait(here, 0)
+        value += other.reshape([rows, width]).load(layout).to(gl.float32)
+        mbarrier.invalidate(here)
+        short = value.to(made.dtype)
+        flat.store(short)
+        value = short.to(gl.float32)
+    channels = out + gl.arange(0, width, gl.SliceLayout(0, layout))
+    if sums is not None:
+        # Relaxed: who reads the sums is a later kernel.
+        gl.atomic_add(sums + channels, gl.sum(value, 0), sem="relaxed")
+        gl.atomic_add(sums + outputs + channels, gl.sum(value * value, 0), sem="relaxed")
+    else:
+        inverse = gl.rsqrt(gl.load(running_variance + channels) + eps)
+        if gl.program_id(0) == 0:
+            gl.store(seen_inverse + channels, inverse)
+        scale = gl.load(norm_weight + channels) * inverse
+        shift = gl.load(norm_bias + channels) - gl.load(running_mean + channels) * scale
+        result = value * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0)
+        # Not a maximum: that would turn a NaN into 0.
+        result = gl.where(result <= 0.0, 0.0, result)
+        final = gl.allocate_shared_memory(active.dtype, shape, active.layout)
+        final.reshape([rows, width]).store(result.to(active.dtype))
+    # Last of all: the copies read shared memory that the compiler takes for free once they are under way.
+    fence_async_shared()
+    if total is not None:
+        _store(total, place, held)
+    if active is not None:
+        _store(active, place, final)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _backward(
+    source,
+    weight,
+    side_source,
+    side_weight,
+    result,
+    maps,
+    past,
+    sums,
+    norm_weight,
+    norm_bias,
+    seen_mean,
+    seen_inverse,
+    height: gl.constexpr,
+    inputs: gl.constexpr,
+    side_inputs: gl.constexpr,
+    outputs: gl.constexpr,
+    size: gl.constexpr,
+    stride: gl.constexpr,
+    stages: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    """Convolve, keep what ReLU lets through; then sum for the norm's way back, or go it."""
+    shape: gl.constexpr = result.block_type.shape
+    rows: gl.constexpr = shape[0] * shape[1] * shape[3]
+    width: gl.constexpr = shape[4]
+    across: gl.constexpr = height // shape[1]
+    image = gl.program_id(0) // across * shape[0]
+    line = gl.program_id(0) % across * shape[1]
+    out = gl.program_id(1) * width
+    # The kind with most taps first.
+    down_kind = (stride - 1) - gl.program_id(2) // stride
+    right_kind = (stride - 1) - gl.program_id(2) % stride
+    product = _product(
+        source, weight, side_source, side_weight, image, line, out, down_kind, right_kind, inputs, side_inputs, size,
+        stride, True, stages, rows, width, num_warps,
+    )  # fmt: skip
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // width, width // 8], [num_warps, 1], [1, 0])
+    place = [image, line, down_kind, 0, right_kind * outputs + out]
+    held = gl.allocate_shared_memory(result.dtype, shape, result.layout)
+    flat = held.reshape([rows, width])
+    flat.store(product.to(result.dtype))
+    other = gl.allocate_shared_memory(maps.dtype, shape, maps.layout)
+    here = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(here, count=1)
+    if past is not None:
+        beyond = gl.allocate_shared_memory(past.dtype, shape, past.layout)
+        mbarrier.expect(here, maps.block_type.nbytes + past.block_type.nbytes)
+        _load(past, place, here, beyond)
+    else:
+        mbarrier.expect(here, maps.block_type.nbytes)
+    _load(maps, place, here, other)
+    mbarrier.wait(here, 0)
+    channels = out + gl.arange(0, width, gl.SliceLayout(0, layout))
+    inverse = gl.load(seen_inverse + channels)
+    mean = gl.load(seen_mean + channels)
+    scale = gl.load(norm_weight + channels) * inverse
+    shift = gl.load(norm_bias + channels) - mean * scale
+    first = gl.zeros([PART, width], gl.float32, layout)
+    second = gl.zeros([PART, width], gl.float32, layout)
+    for part in gl.static_range(rows // PART):
+        piece = flat.slice(part * PART, PART)
+        slope = piece.load(layout).to(gl.float32)
+        value = other.reshape([rows, width]).slice(part * PART, PART).load(layout).to(gl.float32)
+        if sums is not None:
+            slope = gl.where(value * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0) > 0, slope, 0.0)
+            first += slope
+            second += slope * (value - gl.expand_dims(mean, 0))
+        else:
+            slope = gl.where(value > 0, slope, 0.0) * gl.expand_dims(scale, 0)
+            if past is not None:
+                slope += beyond.reshape([rows, width]).slice(part * PART, PART).load(layout).to(gl.float32)
+        piece.store(slope.to(result.dtype))
+    if sums is not None:
+        gl.atomic_add(sums + channels, gl.sum(first, 0), sem="relaxed")
+        gl.atomic_add(sums + outputs + channels, gl.sum(second, 0) * inverse, sem="relaxed")
+    mbarrier.invalidate(here)
+    fence_async_shared()
+    _store(result, place, held)
+    tma.store_wait(0)

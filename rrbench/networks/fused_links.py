@@ -1,0 +1,82 @@
+"""Links as one kernel each, on the matrix units of a Hopper GPU; a convolution that these do not know goes to cuDNN."""
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from rrbench.networks import convolution_kernels, norm_relu_kernels, resident_kernels, stem_kernels
+from rrbench.networks.frozen_convolution import FrozenConvolution
+from rrbench.networks.links import Links, Side
+from rrbench.networks.norm_relu import Norm, Normed, Seen
+
+
+class FusedLinks(Links):
+    """Does as `Links`. In training a norm still needs a second kernel: its statistics are known when all is summed."""
+
+    def __init__(self) -> None:
+        super().__init__(norm_relu_kernels)
+
+    def enter(self, stem: FrozenConvolution, images: Tensor, norm: Norm, sums: Tensor | None) -> Normed:
+        """Go through the first link, from float32 images."""
+        if not stem_kernels.fits(stem):
+            return super().enter(stem, images, norm, sums)
+        maps = stem_kernels.forward(stem, images, sums)
+        return norm_relu_kernels.normalise(maps, norm, sums)
+
+    def forward(
+        self,
+        convolution: FrozenConvolution,
+        maps: Tensor,
+        norm: Norm,
+        sums: Tensor | None,
+        *,
+        skip: Tensor | None = None,
+        side: Side | None = None,
+        keeps_total: bool = True,
+    ) -> Normed:
+        """Do as `Links.forward`."""
+        kernels = _kernels_for(convolution, side, maps.shape)
+        if kernels is None:
+            return super().forward(convolution, maps, norm, sums, skip=skip, side=side, keeps_total=keeps_total)
+        if sums is not None:
+            return norm_relu_kernels.normalise(
+                kernels.add_up(convolution, maps, sums, skip=skip, side=side), norm, sums
+            )
+        total, active, inverse = kernels.normalise(
+            convolution, maps, norm, skip=skip, side=side, keeps_total=keeps_total
+        )
+        return Normed(total, active, Seen(active, norm.mean, inverse))
+
+    def backward(
+        self,
+        convolution: FrozenConvolution,
+        gradient: Tensor,
+        seen: Seen,
+        norm: Norm,
+        sums: Tensor | None,
+        *,
+        side: Side | None = None,
+        past: Tensor | None = None,
+    ) -> Tensor:
+        """Do as `Links.backward`."""
+        kernels = _kernels_for(convolution, side, seen.maps.shape)
+        if kernels is None:
+            return super().backward(convolution, gradient, seen, norm, sums, side=side, past=past)
+        if sums is None:
+            found: Tensor = kernels.backward(convolution, gradient, seen, norm, None, side=side, past=past)
+            return found
+        passed = kernels.backward(convolution, gradient, seen, norm, sums, side=side)
+        return norm_relu_kernels.unnormalise(passed, seen, norm, sums, past=past)
+
+    def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
+        """Return the float32 gradient at the images, given that at the stem's maps."""
+        return stem_kernels.backward(stem, gradient) if stem_kernels.fits(stem) else super().leave(stem, gradient)
+
+
+def _kernels_for(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> ModuleType | None:
+    """Return the fastest kernels that know a convolution of maps of a shape."""
+    for kernels in (resident_kernels, convolution_kernels):
+        if kernels.fits(convolution, side, shape):
+            return kernels
+    return None

@@ -1,0 +1,187 @@
+"""The Triton kernels where there is no GPU: compiled for one, and interpreted against plain PyTorch.
+
+Each in a process of its own, since Triton decides once, when it is loaded, whether it interprets. It lies beside the
+environment, not in it: PyTorch would load it in every process that trains, which takes seconds.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rrbench.networks import norm_relu
+from rrbench.networks.frozen_convolution import FrozenConvolution, widen
+from rrbench.networks.norm_relu import Norm, Sums
+
+TRITON = Path(sys.prefix) / "triton"
+NUMBERS = {"rows": "i32", "positions": "i32", "tiles": "i32", "eps": "fp32", "momentum": "fp32"}
+NORM = {"channels": 160, "width": 32, "height": 64, "tiles": 4}
+NORM_MAPS = ("maps", "skip", "total", "active", "gradient", "beside", "past", "result")
+STEM = {"colours": 3, "height": 9, "width": 8, "outputs": 64, "lanes": 8, "rows": 128}
+STEM_MAPS = ("maps", "gradient", "weight")
+RUNNING = ("seen_inverse", "norm_weight", "norm_bias", "running_mean", "running_variance")
+ADDS = re.compile(r"\b(atom|red)\.[a-z_:.]*add")
+LINK = {"height": 16, "inputs": 128, "outputs": 128, "size": 3, "stages": 3, "num_warps": 4}
+
+
+@pytest.mark.parametrize(
+    ("work", "is_interpreted", "expected"),
+    [
+        ("compile", False, ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
+        ("compile-hopper", False, ["_forward", "_forward", "_backward", "_backward", "_link", "_link"]),
+        ("compare", True, ["8 alike", "NaN stays", "4 stems alike"]),
+    ],
+    ids=["compiled", "compiled for Hopper", "interpreted"],
+)
+def test_without_a_gpu(work: str, is_interpreted: bool, expected: list[str], tmp_path: Path) -> None:
+    if not TRITON.is_dir():
+        pytest.skip("needs Triton, which is for Linux: make .venv/triton")
+    environment = os.environ | {
+        "PYTHONPATH": str(TRITON),
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "TRITON_INTERPRET": str(int(is_interpreted)),
+    }
+    ended = subprocess.run(
+        [sys.executable, __file__, work], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout.splitlines()) == (0, expected), ended.stderr
+
+
+def spell(kernel: Any, known: dict[str, Any], types: dict[str, str]) -> tuple[dict[str, str], dict[tuple[int], Any]]:
+    """Return a kernel's signature and its constants: those that are known, and None for what is left out."""
+    names = kernel.arg_names
+    signature = {each: "constexpr" if each in known else types.get(each, "*fp32") for each in names}
+    return signature, {(names.index(each),): value for each, value in known.items() if each in names}
+
+
+def compile_all() -> None:
+    """Compile every Triton kernel for an H200, with all that it can do."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from rrbench.networks import norm_relu_kernels as norms
+    from rrbench.networks import stem_kernels as stem
+
+    work = [(each, NORM, NORM_MAPS) for each in (norms._sums, norms._forward, norms._back_sums, norms._backward)]
+    work += [(each, STEM, STEM_MAPS) for each in (stem._forward, stem._share, stem._gather)]
+    for kernel, sizes, maps in work:
+        constants = {each.name: sizes.get(each.name, True) for each in kernel.params if each.is_constexpr}
+        types = NUMBERS | dict.fromkeys(maps, "*bf16")
+        source = ASTSource(kernel, *spell(kernel, constants, types))
+        compiled: Any = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        assert compiled.asm["cubin"].startswith(b"\x7fELF")
+        # Only those that sum share what they write with others.
+        is_summing = "sums" in kernel.__name__ or kernel is stem._forward
+        assert bool(ADDS.search(compiled.asm["ptx"])) == is_summing, kernel.__name__
+        sys.stdout.write(f"{kernel.__name__}\n")
+
+
+def compile_for_hopper() -> None:
+    """Compile every Gluon kernel, in training and not, with shortcuts of both kinds."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from rrbench.networks import convolution_kernels as convolutions
+    from rrbench.networks import resident_kernels as resident
+
+    def described(*block: int) -> str:
+        layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
+        return f"tensordesc<bf16{list(block)},{layout!r}>"
+
+    source, target, weight = described(1, 8, 1, 16, 64), described(1, 8, 1, 16, 128), described(128, 64)
+    tiles = dict.fromkeys(("total", "skip", "active", "result", "maps", "past"), target)
+    tiles |= {"source": source, "weight": weight, "side_source": source, "side_weight": weight}
+    chunks = {"source": described(1, 2, 1, 32, 64), "weight": described(64, 64)}
+    chunks |= dict.fromkeys(("result", "added", "active", "seen"), "*bf16")
+    alone = {"side_source": None, "side_weight": None, "side_inputs": 0, "stride": 1}
+    side = {"side_inputs": 64, "stride": 2}
+    summed = dict.fromkeys(RUNNING, None)
+    vectors = dict.fromkeys(("inverse", "norm_weight", "norm_bias", "mean"), None)
+    for kernel, types, known in (
+        (convolutions._forward, tiles, LINK | alone | summed | {"active": None}),
+        (convolutions._forward, tiles, LINK | side | {"sums": None, "skip": None}),
+        (convolutions._backward, tiles, LINK | side | {"past": None}),
+        (convolutions._backward, tiles, LINK | alone | {"sums": None}),
+        (resident._link, chunks, LINK | vectors | {"active": None, "seen": None, "variance": None}),
+        (resident._link, chunks, LINK | {"active": None, "sums": None, "variance": None}),
+    ):
+        spelled = GluonASTSource(kernel, *spell(kernel, known, NUMBERS | types))
+        compiled: Any = triton.compile(spelled, target=GPUTarget("cuda", 90, 32))
+        # Multiplied by the matrix units, fetched by the copy engine.
+        assert "wgmma" in compiled.asm["ptx"]
+        assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
+        assert bool(ADDS.search(compiled.asm["ptx"])) == ("sums" not in known)
+        sys.stdout.write(f"{kernel.__name__}\n")
+
+
+def compare(kernels: Any, channels: int, *, training: bool, has_more: bool) -> None:
+    """Take the same maps forward and a gradient back both ways; in float32, since the interpreter cuts bf16 short."""
+    generator = torch.Generator().manual_seed(channels)
+
+    def draw() -> Tensor:
+        drawn = torch.randn(3, channels, 15, 13, generator=generator)
+        return drawn.contiguous(memory_format=torch.channels_last)
+
+    maps, skip, gradient, beside, past = (draw() for _ in range(5))
+    weight, bias, mean, variance = torch.rand(4, channels, generator=generator) + 0.5
+    more = {"beside": beside, "past": past} if has_more else {}
+    found: list[list[Tensor]] = []
+    for way in (kernels, norm_relu):
+        norm = Norm(weight, bias, mean.clone(), variance.clone(), eps=1e-5, momentum=0.1)
+        sums = Sums(2 * channels, maps.device)
+        forth, back = (sums.take(channels) if training else None for _ in range(2))
+        total, active, seen = way.forward(maps, skip if has_more else None, norm, forth)
+        result = way.backward(gradient, seen, norm, back, **more)
+        found.append([total, active, *seen, norm.mean, norm.variance, result, *([] if back is None else [back])])
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
+
+
+def compare_all() -> None:
+    """Compare in every way that the kernels can be asked."""
+    from rrbench.networks import norm_relu_kernels
+
+    norm_relu_kernels.PROGRAMS = 2  # fewer than there are pieces, so that each sums several
+    ways = list(itertools.product((16, 160), (True, False), (True, False)))
+    for channels, training, has_more in ways:
+        compare(norm_relu_kernels, channels, training=training, has_more=has_more)
+    sys.stdout.write(f"{len(ways)} alike\n")
+    maps = torch.full((1, 16, 2, 2), torch.nan).contiguous(memory_format=torch.channels_last)
+    norm = Norm(*torch.ones(4, 16), eps=1e-5, momentum=0.1)
+    assert bool(norm_relu_kernels.forward(maps, None, norm, None).active.isnan().all())
+    sys.stdout.write("NaN stays\n")
+    compare_stems()
+
+
+def compare_stems() -> None:
+    """Compare the first convolution and its way back."""
+    from rrbench.networks import stem_kernels
+
+    shapes = list(itertools.product((1, 3), ((9, 8), (13, 16))))
+    for colours, size in shapes:
+        torch.manual_seed(colours)
+        stem = FrozenConvolution(nn.Conv2d(colours, 16, 3, padding=1, bias=False), torch.float32)
+        assert stem_kernels.fits(stem)
+        images, sums = torch.rand(3, colours, *size), torch.zeros(32)
+        expected = stem.forward(widen(images, stem))
+        found = stem_kernels.forward(stem, images, sums)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(sums, torch.cat([expected.sum((0, 2, 3)), expected.square().sum((0, 2, 3))]))
+        gradient = torch.randn(expected.shape).contiguous(memory_format=torch.channels_last)
+        back = stem.backward(gradient, gradient.shape[2:])[:, :colours]
+        torch.testing.assert_close(stem_kernels.backward(stem, gradient), back, rtol=1e-5, atol=1e-5)
+    sys.stdout.write(f"{len(shapes)} stems alike\n")
+
+
+if __name__ == "__main__":
+    {"compile": compile_all, "compile-hopper": compile_for_hopper, "compare": compare_all}[sys.argv[1]]()
