@@ -19,7 +19,7 @@ from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
 from rrbench.registry import build
 from rrbench.store import Store
-from rrbench.train import build_network, describe_training, train
+from rrbench.train import build_network, describe_training, epochs
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,15 @@ class Supply:
         if source.path == files.chosen and not source.path.is_file():
             with self.store.lock(f"train-{key}", self.report):
                 if not source.path.is_file():
-                    train(
+                    for _ in epochs(
                         training,
                         lambda split: self.data(training.dataset, split),
                         files,
                         device=self.device,
                         precision=self.precision,
                         report=self.report,
-                    )
+                    ):
+                        pass
         return self._read(training, source)
 
     def _read(self, training: Training, source: Source) -> Checkpoint:

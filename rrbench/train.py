@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,14 @@ class State:
     log: list[dict[str, float]] = field(default_factory=list)
 
 
-def train(
+class Epoch(NamedTuple):
+    """An epoch that has ended."""
+
+    record: dict[str, float]  # its number, loss and accuracies
+    seconds: float
+
+
+def epochs(
     training: Training,
     load: Callable[[Split], Batch],
     files: Files,
@@ -58,8 +65,10 @@ def train(
     precision: Precision,
     report: Report,
     is_plain: bool = False,
-) -> list[float]:
-    """Train one network to the end of its recipe, from where an earlier run ended; return each epoch's seconds.
+) -> Iterator[Epoch]:
+    """Train one network to the end of its recipe, from where an earlier run ended; yield every epoch as it ends.
+
+    Who takes all has the checkpoints written; who stops may go on later.
 
     `is_plain`: no twin and no captured steps, which is what those are held against.
     """
@@ -96,11 +105,11 @@ def train(
                 state.log.append(record)
                 _save_resume(state, files.resume, training)
                 seconds.append(time.perf_counter() - begin)
+                yield Epoch(record, seconds[-1])
         if seconds:
             # Said, not written into the checkpoint: the same training must give the same file.
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
         _finish(training, state, files, load("test"), precision)
-        return seconds
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.cells import Training
-from rrbench.checkpoints import read_checkpoint
 from rrbench.devices import Instrumented, describe, place
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
@@ -19,7 +18,7 @@ from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner
 from rrbench.steps import Step
-from rrbench.train import build_network, make_optimizer, train
+from rrbench.train import Epoch, build_network, epochs, make_optimizer
 
 PLAIN = "plain step"
 PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
@@ -54,22 +53,23 @@ def training(runner: Runner, example: Training) -> Iterator[Measurement]:
 def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
     """Train some epochs at the recipe's first rate, our way and the plain way; a line for each epoch of each."""
     recipe = replace(example.recipe, epochs=CURVE, drops=())
-    logs = {}
+    logs: dict[str, list[dict[str, float]]] = {}
     for name, is_plain in ((OURS, False), (PLAIN, True)):
+        logs[name] = []
         with TemporaryDirectory() as folder:
-            files = _files(Path(folder))
-            seconds = _train(runner, replace(example, recipe=recipe), files, runner.report, is_plain=is_plain)
-            logs[name] = read_checkpoint(files.last).facts["log"]
-        for record, spent in zip(logs[name], seconds, strict=True):
-            yield Measurement(
-                what=f"epoch {record['epoch']}",
-                implementation=name,
-                device=describe(runner.device),
-                batch=recipe.batch,
-                precision=runner.precision,
-                robust_accuracy=record["robust_accuracy"],
-                seconds=spent,
-            )
+            for record, seconds in _train(
+                runner, replace(example, recipe=recipe), Path(folder), runner.report, is_plain=is_plain
+            ):
+                logs[name].append(record)
+                yield Measurement(
+                    what=f"epoch {record['epoch']}",
+                    implementation=name,
+                    device=describe(runner.device),
+                    batch=recipe.batch,
+                    precision=runner.precision,
+                    robust_accuracy=record["robust_accuracy"],
+                    seconds=seconds,
+                )
     for metric in ("clean_accuracy", "robust_accuracy"):
         ours, plain = ([record[metric] for record in logs[name]] for name in (OURS, PLAIN))
         gaps = [left - right for left, right in zip(ours, plain, strict=True)]
@@ -87,7 +87,7 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
         def work(each: Training) -> list[float]:
             path = Path(folder) / str(each.seed)
             path.mkdir()
-            return _train(runner, each, _files(path), Lockstep(runner.report, barrier))
+            return [epoch.seconds for epoch in _train(runner, each, path, Lockstep(runner.report, barrier))]
 
         barrier = threading.Barrier(jobs)
         seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
@@ -95,15 +95,13 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
     return min(each[-1] for each in seconds), memory
 
 
-def _files(folder: Path) -> Files:
-    return Files(folder / "chosen.safetensors", folder / "last.safetensors", folder / "resume.safetensors")
-
-
-def _train(runner: Runner, training: Training, files: Files, report: Report, *, is_plain: bool = False) -> list[float]:
-    return train(
+def _train(
+    runner: Runner, training: Training, folder: Path, report: Report, *, is_plain: bool = False
+) -> Iterator[Epoch]:
+    return epochs(
         training,
         lambda split: runner.data(training.dataset, split),
-        files,
+        Files(folder / "chosen.safetensors", folder / "last.safetensors", folder / "resume.safetensors"),
         device=runner.device,
         precision=runner.precision,
         report=report,

@@ -16,7 +16,7 @@ from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
 from rrbench.errors import UseError
-from rrbench.progress import Silent
+from rrbench.progress import PassedOn, Silent
 
 COLUMNS = (
     "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
@@ -106,9 +106,15 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     monkeypatch.setattr(training, "CURVE", 2)
     twins: list[object] = []
     monkeypatch.setattr("rrbench.train.make_twin", lambda network, *rest: twins.append(network))
-    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512})
+    said: list[str] = []
+    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512}, report=PassedOn(said.append))
     (example,) = job.plan.checkpoints()
-    *lines, clean, robust = training.curve(job.runner, example)
+    told = training.curve(job.runner, example)
+    first = next(told)
+    # A run that is cut short keeps the epochs it has seen.
+    assert not any("trained" in line for line in said)
+    *lines, clean, robust = [first, *told]
+    assert sum("trained" in line for line in said) == 2
     assert [(line.what, line.implementation) for line in lines if isinstance(line, Measurement)] == [
         ("epoch 1", "rrbench"), ("epoch 2", "rrbench"), ("epoch 1", "plain step"), ("epoch 2", "plain step"),
     ]  # fmt: skip

@@ -1,14 +1,21 @@
 """Links in one kernel give what they give one after the other, in float32 on the same numbers; needs a Hopper GPU."""
 
+from typing import cast
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.devices import tf32
+from rrbench.datasets.cifar import Cifar10
+from rrbench.devices import make_twin, place, tf32
 from rrbench.networks import norm_relu
+from rrbench.networks.composed import Composed
+from rrbench.networks.fast_residual import FastResidual
 from rrbench.networks.frozen_convolution import FrozenConvolution
 from rrbench.networks.links import Links, Side, links_for
 from rrbench.networks.norm_relu import Norm, Sums
+from rrbench.networks.preact_resnet import PreActResNet18
+from rrbench_baselines.rr import RR
 
 pytestmark = pytest.mark.gpu
 SHAPES = [
@@ -146,3 +153,27 @@ def test_what_the_kernels_do_not_know_goes_another_way(draw: torch.Generator) ->
         for links, dtype, own, _ in both_ways(norm, 96, training=False):
             found.append(links.forward(FrozenConvolution(source, dtype), maps.to(dtype), own, None).active)
     assert_alike(*found)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_a_whole_resnet_is_as_near_to_float32_as_with_cudnns_kernels(training: bool) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = place(PreActResNet18().build(Cifar10.info, RR()), torch.device("cuda")).train(training)
+        images = torch.rand(50, 3, 32, 32).cuda()
+    from rrbench.networks import norm_relu_kernels
+
+    twin = cast(Composed, make_twin(network, "bf16", torch.device("cuda")))
+    fast = cast(FastResidual, twin.backbone)
+    gradients = []
+    for asked, links in ((network, None), (twin, fast.links), (twin, Links(norm_relu_kernels))):
+        if links is not None:
+            fast.links = links
+        given = images.clone().requires_grad_()
+        with tf32(False):
+            outputs = asked(given)
+        (gradient,) = torch.autograd.grad(outputs.logits.square().sum(), given)
+        gradients.append(gradient.double().flatten(1))
+    exact, fused, apart = gradients
+    off = [float((found - exact).norm() / exact.norm()) for found in (fused, apart)]
+    assert off[0] < 1.1 * off[1] < 0.5, off
