@@ -1,4 +1,4 @@
-"""A 3x3 or 1x1 convolution with what comes after it in one kernel, for Hopper's matrix units, in Gluon.
+"""A 3x3 convolution with what comes after it in one kernel, for Hopper's matrix units, in Gluon.
 
 A GPU that convolves is bound by what its units can fetch, and one that normalises by memory: a kernel that does both
 adds the shortcut, the sums of a batch's statistics or the whole norm and ReLU to what it holds already. The copy engine
@@ -43,16 +43,16 @@ PART = gl.constexpr(32)  # lines of a tile that a program ends at a time: more w
 
 def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
     """Tell whether these kernels know a convolution of maps of a shape, and a shortcut beside it."""
-    return _is_known(convolution, shape) and (side is None or _is_known(side.convolution, side.maps.shape))
+    return _is_known(convolution, 3, shape) and (side is None or _is_known(side.convolution, 1, side.maps.shape))
 
 
-def _is_known(convolution: FrozenConvolution, shape: torch.Size) -> bool:
-    outputs, inputs, *kernel = convolution.weight.shape
+def _is_known(convolution: FrozenConvolution, kernel: int, shape: torch.Size) -> bool:
+    outputs, inputs, *kernels = convolution.weight.shape
     size = shape[2:]
     stride = convolution.stride[0]
     powers = (outputs, inputs, *size)
     return (
-        (*kernel, *convolution.padding) in {(3, 3, 1, 1), (1, 1, 0, 0)}
+        (*kernels, *convolution.padding) == (kernel, kernel, kernel // 2, kernel // 2)
         and convolution.stride in {(1, 1), (2, 2)}
         and convolution.weight.dtype == torch.bfloat16
         and all(power & (power - 1) == 0 for power in powers)
@@ -116,7 +116,6 @@ def _launch_forward(
         maps.shape[1],
         0 if side is None else side.maps.shape[1],
         made.shape[1],
-        convolution.weight.shape[2],
         stride,
         STAGES,
         num_warps=WARPS,
@@ -158,7 +157,6 @@ def backward(
         gradient.shape[1],
         0 if side is None else side.maps.shape[1],
         inputs,
-        convolution.weight.shape[2],
         stride,
         STAGES,
         num_warps=WARPS,
@@ -240,7 +238,6 @@ def _fetch(
     right_kind,
     inputs: gl.constexpr,
     side_inputs: gl.constexpr,
-    size: gl.constexpr,
     stride: gl.constexpr,
     is_back: gl.constexpr,
     stages: gl.constexpr,
@@ -255,11 +252,12 @@ def _fetch(
         # An even line was reached by the middle tap alone, an odd one by the first and the last.
         down = down_kind * (1 - (tap >> right_kind))
         right = right_kind * (1 - (tap & right_kind))
-        tap = (size * size - 1) - (1 + down_kind - 2 * down) * size - (1 + right_kind - 2 * right)
+        # The weights are mirrored, so that the last tap lies first.
+        tap = 8 - 3 * (1 + down_kind - 2 * down) - (1 + right_kind - 2 * right)
         place = [image, line + down, 0, right, channel]
     else:
-        down = tap // size - size // 2
-        right = tap % size - size // 2
+        down = tap // 3 - 1
+        right = tap % 3 - 1
         column = (right & (stride - 1)) * inputs + channel
         place = [image, line + (down >> (stride - 1)), down & (stride - 1), right >> (stride - 1), column]
     _load(source, place, there, tiles.index(slot), pred=step < main)
@@ -284,7 +282,6 @@ def _product(
     right_kind,
     inputs: gl.constexpr,
     side_inputs: gl.constexpr,
-    size: gl.constexpr,
     stride: gl.constexpr,
     is_back: gl.constexpr,
     stages: gl.constexpr,
@@ -299,16 +296,16 @@ def _product(
     for each in gl.static_range(stages):
         mbarrier.init(ready.index(each), count=1)
     if is_back and stride == 2:
-        main = (1 + down_kind) * (1 + right_kind) * (inputs // DEPTH) if size == 3 else inputs // DEPTH
+        main = (1 + down_kind) * (1 + right_kind) * (inputs // DEPTH)
         # The shortcut's positions are those of even lines and columns.
         steps = main + (1 - down_kind) * (1 - right_kind) * (side_inputs // DEPTH)
     else:
-        main = size * size * (inputs // DEPTH)
+        main = 9 * (inputs // DEPTH)
         steps = main + side_inputs // DEPTH
     for early in gl.static_range(stages - 1):
         _fetch(
             source, weight, side_source, side_weight, tiles, weights, ready, early, main, steps, image, line, out,
-            down_kind, right_kind, inputs, side_inputs, size, stride, is_back, stages,
+            down_kind, right_kind, inputs, side_inputs, stride, is_back, stages,
         )  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, width, 16])
     total = gl.zeros([rows, width], gl.float32, layout)
@@ -321,7 +318,7 @@ def _product(
         total = warpgroup_mma_wait(1, deps=(total,))
         _fetch(
             source, weight, side_source, side_weight, tiles, weights, ready, step + stages - 1, main, steps, image,
-            line, out, down_kind, right_kind, inputs, side_inputs, size, stride, is_back, stages,
+            line, out, down_kind, right_kind, inputs, side_inputs, stride, is_back, stages,
         )  # fmt: skip
     total = warpgroup_mma_wait(0, deps=(total,))
     for last in gl.static_range(stages):
@@ -349,7 +346,6 @@ def _forward(
     inputs: gl.constexpr,
     side_inputs: gl.constexpr,
     outputs: gl.constexpr,
-    size: gl.constexpr,
     stride: gl.constexpr,
     stages: gl.constexpr,
     num_warps: gl.constexpr,
@@ -364,7 +360,7 @@ def _forward(
     line = gl.program_id(0) % across * shape[1]
     out = gl.program_id(1) * width
     product = _product(
-        source, weight, side_source, side_weight, image, line, out, 0, 0, inputs, side_inputs, size, stride, False,
+        source, weight, side_source, side_weight, image, line, out, 0, 0, inputs, side_inputs, stride, False,
         stages, rows, width, num_warps,
     )  # fmt: skip
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // width, width // 8], [num_warps, 1], [1, 0])
@@ -428,7 +424,6 @@ def _backward(
     inputs: gl.constexpr,
     side_inputs: gl.constexpr,
     outputs: gl.constexpr,
-    size: gl.constexpr,
     stride: gl.constexpr,
     stages: gl.constexpr,
     num_warps: gl.constexpr,
@@ -445,7 +440,7 @@ def _backward(
     down_kind = (stride - 1) - gl.program_id(2) // stride
     right_kind = (stride - 1) - gl.program_id(2) % stride
     product = _product(
-        source, weight, side_source, side_weight, image, line, out, down_kind, right_kind, inputs, side_inputs, size,
+        source, weight, side_source, side_weight, image, line, out, down_kind, right_kind, inputs, side_inputs,
         stride, True, stages, rows, width, num_warps,
     )  # fmt: skip
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // width, width // 8], [num_warps, 1], [1, 0])

@@ -28,7 +28,7 @@ STEM = {"colours": 3, "height": 9, "width": 8, "outputs": 64, "lanes": 8, "rows"
 STEM_MAPS = ("maps", "gradient", "weight")
 RUNNING = ("seen_inverse", "norm_weight", "norm_bias", "running_mean", "running_variance")
 ADDS = re.compile(r"\b(atom|red)\.[a-z_:.]*add")
-LINK = {"height": 16, "inputs": 128, "outputs": 128, "size": 3, "stages": 3, "num_warps": 4}
+LINK = {"height": 16, "inputs": 128, "outputs": 128, "stages": 3, "num_warps": 4}
 
 
 @pytest.mark.parametrize(
