@@ -9,7 +9,7 @@ column is then a tile without gaps. The way back of stride 2 makes four kinds of
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,41 +24,39 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from rrbench.networks.descriptors import describe
 from rrbench.networks.frozen_convolution import FrozenConvolution
+from rrbench.networks.hopper import blocks_of, lines_of, load, normal, rectified, store
 from rrbench.networks.links import Side
 from rrbench.networks.norm_relu import Norm, Seen
-
-# Triton 3.7 renamed them.
-_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 ROWS = 128  # positions of a tile
 WIDEST = 128  # channels of a tile, at most
 DEPTH = gl.constexpr(64)  # channels fetched at once: as much as the units' shared memory swizzles
 STAGES = 3  # tiles under way; two programs then share a unit, and one multiplies while the other ends
 WARPS = 4
-PART = gl.constexpr(32)  # lines of a tile that a program ends at a time: more would not fit its registers
+PART = gl.constexpr(32)  # positions that the way back ends at a time: more would not fit its registers
 
 
 def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
-    """Tell whether these kernels know a convolution of maps of a shape, and a shortcut beside it."""
-    return _is_known(convolution, 3, shape) and (side is None or _is_known(side.convolution, 1, side.maps.shape))
-
-
-def _is_known(convolution: FrozenConvolution, kernel: int, shape: torch.Size) -> bool:
-    outputs, inputs, *kernels = convolution.weight.shape
-    size = shape[2:]
-    stride = convolution.stride[0]
-    powers = (outputs, inputs, *size)
+    """Tell whether these kernels know a 3x3 convolution of maps of a shape, and a 1x1 shortcut beside it."""
+    count, _, *size = shape
     return (
-        (*kernels, *convolution.padding) == (kernel, kernel, kernel // 2, kernel // 2)
+        count > 0
+        and _is_known(convolution, (3, 3, 1, 1))
+        and (side is None or _is_known(side.convolution, (1, 1, 0, 0)))
+        and all(length & (length - 1) == 0 and length >= convolution.stride[0] for length in size)
+        and size[1] <= ROWS
+    )
+
+
+def _is_known(convolution: FrozenConvolution, kernel: tuple[int, ...]) -> bool:
+    """Tell so of a convolution, given its size and padding."""
+    outputs, inputs, *size = convolution.weight.shape
+    return (
+        (*size, *convolution.padding) == kernel
         and convolution.stride in {(1, 1), (2, 2)}
         and convolution.weight.dtype == torch.bfloat16
-        and all(power & (power - 1) == 0 for power in powers)
-        and min(outputs, inputs) >= DEPTH.value
-        and stride <= size[0]
-        and stride <= size[1] <= ROWS
+        and all(channels & (channels - 1) == 0 and channels >= DEPTH.value for channels in (outputs, inputs))
     )
 
 
@@ -67,8 +65,7 @@ def add_up(
 ) -> Tensor:
     """Return convolved maps and shortcut; `sums`, two zeros a channel, get the sums of that and of its square."""
     total = _like(maps, convolution)
-    vectors = (sums, None, None, None, None, None)
-    _launch_forward(convolution, maps, total, None, vectors, 0.0, skip, side)
+    _launch_forward(convolution, maps, skip, side, total=total, sums=sums)
     return total
 
 
@@ -81,43 +78,53 @@ def normalise(
     side: Side | None,
     keeps_total: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return convolved maps and shortcut, relu(norm()) of that by running statistics, and one over the deviation."""
+    """Return convolved maps and shortcut, relu(norm()) of that by running statistics, and one over the deviation.
+
+    The first, where it is not kept, is the second.
+    """
     active, inverse = _like(maps, convolution), torch.empty_like(norm.mean)
     total = _like(maps, convolution) if keeps_total else None
-    vectors = (None, inverse, *norm[:4])
-    _launch_forward(convolution, maps, total, active, vectors, norm.eps, skip, side)
+    _launch_forward(convolution, maps, skip, side, total=total, active=active, norm=norm, inverse=inverse)
     return active if total is None else total, active, inverse
 
 
 def _launch_forward(
     convolution: FrozenConvolution,
     maps: Tensor,
-    total: Tensor | None,
-    active: Tensor | None,
-    vectors: tuple[Tensor | None, ...],
-    eps: float,
     skip: Tensor | None,
     side: Side | None,
+    *,
+    total: Tensor | None = None,
+    active: Tensor | None = None,
+    sums: Tensor | None = None,
+    norm: Norm | None = None,
+    inverse: Tensor | None = None,
 ) -> None:
+    """Launch; the kernel does what it is given room for."""
     made = total if active is None else active
     assert made is not None
     tiling, stride = Tiling.of(made.shape), convolution.stride[0]
     _forward[tiling.grid()](
-        tiling.source(maps, stride),
-        tiling.weight(convolution.weight),
-        None if side is None else tiling.source(side.maps, side.convolution.stride[0]),
-        None if side is None else tiling.weight(side.convolution.weight),
-        None if total is None else tiling.target(total),
-        None if skip is None else tiling.target(skip),
-        None if active is None else tiling.target(active),
-        *vectors,
-        eps,
-        made.shape[2],
-        maps.shape[1],
-        0 if side is None else side.maps.shape[1],
-        made.shape[1],
-        stride,
-        STAGES,
+        source=tiling.source(maps, stride),
+        weight=tiling.weight(convolution.weight),
+        side_source=None if side is None else tiling.source(side.maps, side.convolution.stride[0]),
+        side_weight=None if side is None else tiling.weight(side.convolution.weight),
+        total=None if total is None else tiling.target(total),
+        skip=None if skip is None else tiling.target(skip),
+        active=None if active is None else tiling.target(active),
+        sums=sums,
+        seen_inverse=inverse,
+        norm_weight=None if norm is None else norm.weight,
+        norm_bias=None if norm is None else norm.bias,
+        running_mean=None if norm is None else norm.mean,
+        running_variance=None if norm is None else norm.variance,
+        eps=0.0 if norm is None else norm.eps,
+        height=made.shape[2],
+        inputs=maps.shape[1],
+        side_inputs=0 if side is None else side.maps.shape[1],
+        outputs=made.shape[1],
+        stride=stride,
+        stages=STAGES,
         num_warps=WARPS,
     )
 
@@ -136,29 +143,31 @@ def backward(
 
     With `sums`, in training, no further than through ReLU: they get what the norm's way back needs.
     """
+    assert sums is None or past is None
+    assert side is None or side.convolution.stride == convolution.stride
     count, inputs, height, _ = seen.maps.shape
     stride = convolution.stride[0]
     tiling = Tiling.of((count, inputs, *gradient.shape[2:]))
     result = torch.empty_like(seen.maps)
     _backward[tiling.grid(kinds=stride * stride)](
-        tiling.source(gradient, 1),
-        tiling.weight(convolution.mirrored),
-        None if side is None else tiling.source(side.maps, 1),
-        None if side is None else tiling.weight(side.convolution.mirrored),
-        tiling.target(result, stride),
-        tiling.target(seen.maps, stride),
-        None if past is None else tiling.target(past, stride),
-        sums,
-        norm.weight,
-        norm.bias,
-        seen.mean,
-        seen.inverse,
-        height // stride,
-        gradient.shape[1],
-        0 if side is None else side.maps.shape[1],
-        inputs,
-        stride,
-        STAGES,
+        source=tiling.source(gradient, 1),
+        weight=tiling.weight(convolution.mirrored),
+        side_source=None if side is None else tiling.source(side.maps, 1),
+        side_weight=None if side is None else tiling.weight(side.convolution.mirrored),
+        result=tiling.target(result, stride),
+        maps=tiling.target(seen.maps, stride),
+        past=None if past is None else tiling.target(past, stride),
+        sums=sums,
+        norm_weight=norm.weight,
+        norm_bias=norm.bias,
+        seen_mean=seen.mean,
+        seen_inverse=seen.inverse,
+        height=height // stride,
+        inputs=gradient.shape[1],
+        side_inputs=0 if side is None else side.maps.shape[1],
+        outputs=inputs,
+        stride=stride,
+        stages=STAGES,
         num_warps=WARPS,
     )
     return result
@@ -166,29 +175,27 @@ def backward(
 
 def _like(maps: Tensor, convolution: FrozenConvolution) -> Tensor:
     """Return room for the result of a convolution."""
-    count, _, height, width = maps.shape
+    count, _, lines, columns = maps.shape
     down, right = convolution.stride
     return torch.empty(
-        count,
-        convolution.weight.shape[0],
-        height // down,
-        width // right,
+        (count, convolution.weight.shape[0], lines // down, columns // right),
         dtype=maps.dtype,
         device=maps.device,
         memory_format=torch.channels_last,
     )
 
 
-class Tiling(NamedTuple):
+@dataclass(frozen=True)
+class Tiling:
     """How a result is cut into tiles."""
 
-    total: int  # images
+    count: int  # of images
     height: int
     channels: int
     images: int  # of a tile, as are those that follow
     lines: int
     columns: int
-    width: int
+    width: int  # channels
 
     @classmethod
     def of(cls, shape: Sequence[int]) -> "Tiling":
@@ -199,24 +206,24 @@ class Tiling(NamedTuple):
 
     def grid(self, kinds: int = 1) -> tuple[int, int, int]:
         """Return how many programs there are along each axis."""
-        return -(-self.total // self.images) * (self.height // self.lines), self.channels // self.width, kinds
+        return -(-self.count // self.images) * (self.height // self.lines), self.channels // self.width, kinds
 
     def source(self, maps: Tensor, stride: int) -> TensorDescriptor:
         """Describe maps that are convolved."""
-        return describe(_view(maps, stride), (self.images, self.lines, 1, self.columns, DEPTH.value))
+        return blocks_of(_view(maps, stride), (self.images, self.lines, 1, self.columns, DEPTH.value))
 
     def target(self, maps: Tensor, stride: int = 1) -> TensorDescriptor:
         """Describe maps that lie as the result does."""
-        return describe(_view(maps, stride), (self.images, self.lines, 1, self.columns, self.width))
+        return blocks_of(_view(maps, stride), (self.images, self.lines, 1, self.columns, self.width))
 
     def weight(self, weight: Tensor) -> TensorDescriptor:
-        """Describe weights: a line for each result's channel."""
-        return describe(weight.permute(0, 2, 3, 1).reshape(len(weight), -1), (self.width, DEPTH.value))
+        """Describe weights."""
+        return blocks_of(lines_of(weight), (self.width, DEPTH.value))
 
 
 def _view(maps: Tensor, stride: int) -> Tensor:
-    count, channels, height, width = maps.shape
-    return maps.permute(0, 2, 3, 1).view(count, height // stride, stride, width // stride, stride * channels)
+    count, channels, lines, columns = maps.shape
+    return maps.permute(0, 2, 3, 1).view(count, lines // stride, stride, columns // stride, stride * channels)
 
 
 @gluon.jit
@@ -260,13 +267,13 @@ def _fetch(
         right = tap % 3 - 1
         column = (right & (stride - 1)) * inputs + channel
         place = [image, line + (down >> (stride - 1)), down & (stride - 1), right >> (stride - 1), column]
-    _load(source, place, there, tiles.index(slot), pred=step < main)
-    _load(weight, [out, tap * inputs + channel], there, weights.index(slot), pred=step < main)
+    load(source, place, there, tiles.index(slot), pred=step < main)
+    load(weight, [out, tap * inputs + channel], there, weights.index(slot), pred=step < main)
     if side_inputs > 0:
         is_side = (step >= main) & (step < steps)
         channel = (step - main) * DEPTH
-        _load(side_source, [image, line, 0, 0, channel], there, tiles.index(slot), pred=is_side)
-        _load(side_weight, [out, channel], there, weights.index(slot), pred=is_side)
+        load(side_source, [image, line, 0, 0, channel], there, tiles.index(slot), pred=is_side)
+        load(side_weight, [out, channel], there, weights.index(slot), pred=is_side)
 
 
 @gluon.jit
@@ -289,7 +296,7 @@ def _product(
     width: gl.constexpr,
     num_warps: gl.constexpr,
 ):
-    """Return a tile of the convolution."""
+    """Return a tile of the convolution, with that of the shortcut added."""
     tiles = gl.allocate_shared_memory(source.dtype, [stages] + source.block_type.shape, source.layout)
     weights = gl.allocate_shared_memory(weight.dtype, [stages] + weight.block_type.shape, weight.layout)
     ready = gl.allocate_shared_memory(gl.int64, [stages, 1], mbarrier.MBarrierLayout())
@@ -374,12 +381,13 @@ def _forward(
         here = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(here, count=1)
         mbarrier.expect(here, skip.block_type.nbytes)
-        _load(skip, place, here, other)
+        load(skip, place, here, other)
         mbarrier.wait(here, 0)
         value += other.reshape([rows, width]).load(layout).to(gl.float32)
         mbarrier.invalidate(here)
         short = value.to(made.dtype)
-        flat.store(short)
+        if total is not None:
+            flat.store(short)
         value = short.to(gl.float32)
     channels = out + gl.arange(0, width, gl.SliceLayout(0, layout))
     if sums is not None:
@@ -392,17 +400,15 @@ def _forward(
             gl.store(seen_inverse + channels, inverse)
         scale = gl.load(norm_weight + channels) * inverse
         shift = gl.load(norm_bias + channels) - gl.load(running_mean + channels) * scale
-        result = value * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0)
-        # Not a maximum: that would turn a NaN into 0.
-        result = gl.where(result <= 0.0, 0.0, result)
+        result = rectified(normal(value, scale, shift))
         final = gl.allocate_shared_memory(active.dtype, shape, active.layout)
         final.reshape([rows, width]).store(result.to(active.dtype))
     # Last of all: the copies read shared memory that the compiler takes for free once they are under way.
     fence_async_shared()
     if total is not None:
-        _store(total, place, held)
+        store(total, place, held)
     if active is not None:
-        _store(active, place, final)
+        store(active, place, final)
     tma.store_wait(0)
 
 
@@ -454,10 +460,10 @@ def _backward(
     if past is not None:
         beyond = gl.allocate_shared_memory(past.dtype, shape, past.layout)
         mbarrier.expect(here, maps.block_type.nbytes + past.block_type.nbytes)
-        _load(past, place, here, beyond)
+        load(past, place, here, beyond)
     else:
         mbarrier.expect(here, maps.block_type.nbytes)
-    _load(maps, place, here, other)
+    load(maps, place, here, other)
     mbarrier.wait(here, 0)
     channels = out + gl.arange(0, width, gl.SliceLayout(0, layout))
     inverse = gl.load(seen_inverse + channels)
@@ -471,7 +477,7 @@ def _backward(
         slope = piece.load(layout).to(gl.float32)
         value = other.reshape([rows, width]).slice(part * PART, PART).load(layout).to(gl.float32)
         if sums is not None:
-            slope = gl.where(value * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0) > 0, slope, 0.0)
+            slope = gl.where(normal(value, scale, shift) > 0, slope, 0.0)
             first += slope
             second += slope * (value - gl.expand_dims(mean, 0))
         else:
@@ -484,5 +490,5 @@ def _backward(
         gl.atomic_add(sums + outputs + channels, gl.sum(second, 0) * inverse, sem="relaxed")
     mbarrier.invalidate(here)
     fence_async_shared()
-    _store(result, place, held)
+    store(result, place, held)
     tma.store_wait(0)

@@ -66,6 +66,7 @@ class FastResidual(nn.Module):
 
     def learn(self, images: Tensor) -> Tensor:
         """Return the features of a batch in train mode; differentiable once, in the backbone's weights alone."""
+        assert self.training
         features: Tensor = _Lesson.apply(images, self, *self.learned)  # type: ignore[no-untyped-call]
         return features
 
@@ -103,7 +104,7 @@ class FastResidual(nn.Module):
         area = last.maps.shape[2] * last.maps.shape[3]
         spread = (gradient / area).to(self.dtype)[:, :, None, None].expand(last.maps.shape)
         spread = spread.contiguous(memory_format=torch.channels_last)
-        flow: Tensor = self.links.norm_relu.backward(spread, last, self.norm, own(self.norm))
+        flow = self.links.norm_relu.backward(spread, last, self.norm, own(self.norm))
         for block, passed in zip(reversed(self.blocks), reversed(trail), strict=True):
             outer = self.links.backward(block.convolution2, flow, passed.second, block.norm2, own(block.norm2))
             if learned is not None and passed.convolved is not None:
@@ -135,7 +136,8 @@ class _Way(torch.autograd.Function):
     def forward(ctx: Any, images: Tensor, backbone: FastResidual) -> Tensor:
         ctx.backbone, ctx.training = backbone, backbone.training
         ctx.trail = [] if ctx.needs_input_grad[0] else None
-        with torch.autocast(images.device.type, enabled=False):
+        # Triton launches on the device that is current, whichever its tensors are on.
+        with torch.cuda.device_of(images), torch.autocast(images.device.type, enabled=False):
             features, ctx.last = backbone.ascend(images, ctx.trail)
         return features
 
@@ -153,8 +155,9 @@ class _Lesson(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, backbone: FastResidual, *learned: Tensor) -> Tensor:
-        ctx.backbone, ctx.images, ctx.trail = backbone, images, []
-        with torch.autocast(images.device.type, enabled=False):
+        ctx.backbone, ctx.trail = backbone, []
+        ctx.save_for_backward(images)
+        with torch.cuda.device_of(images), torch.autocast(images.device.type, enabled=False):
             features, ctx.last = backbone.ascend(images, ctx.trail, learns=True)
         return features
 
@@ -162,11 +165,12 @@ class _Lesson(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         backbone: FastResidual = ctx.backbone
+        (images,) = ctx.saved_tensors
         learned: Gradients = {}
         with torch.autocast(gradients[0].device.type, enabled=False):
             flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=True, learned=learned)
             stem = backbone.stem
-            learned[stem.source.weight] = stem.weight_gradient(flow, widen(ctx.images, stem))
+            learned[stem.source.weight] = stem.weight_gradient(flow, widen(images, stem))
         return None, None, *(learned[parameter] for parameter in backbone.learned)
 
 

@@ -1,4 +1,7 @@
-"""Links as one kernel each, on the matrix units of a Hopper GPU; a convolution that these do not know goes to cuDNN."""
+"""Links as one kernel, on the matrix units of a Hopper GPU; a convolution that these do not know goes to cuDNN.
+
+The first link stays two kernels, and so does every norm in training: its statistics are known when all is summed.
+"""
 
 from types import ModuleType
 
@@ -10,9 +13,11 @@ from rrbench.networks.frozen_convolution import FrozenConvolution
 from rrbench.networks.links import Links, Side
 from rrbench.networks.norm_relu import Norm, Normed, Seen
 
+KERNELS = (resident_kernels, convolution_kernels)  # with the same functions; the fastest first
+
 
 class FusedLinks(Links):
-    """Does as `Links`. In training a norm still needs a second kernel: its statistics are known when all is summed."""
+    """Does as `Links`."""
 
     def __init__(self) -> None:
         super().__init__(norm_relu_kernels)
@@ -36,7 +41,7 @@ class FusedLinks(Links):
         keeps_total: bool = True,
     ) -> Normed:
         """Do as `Links.forward`."""
-        kernels = _kernels_for(convolution, side, maps.shape)
+        kernels = kernels_for(convolution, side, maps.shape)
         if kernels is None:
             return super().forward(convolution, maps, norm, sums, skip=skip, side=side, keeps_total=keeps_total)
         if sums is not None:
@@ -60,7 +65,7 @@ class FusedLinks(Links):
         past: Tensor | None = None,
     ) -> Tensor:
         """Do as `Links.backward`."""
-        kernels = _kernels_for(convolution, side, seen.maps.shape)
+        kernels = kernels_for(convolution, side, seen.maps.shape)
         if kernels is None:
             return super().backward(convolution, gradient, seen, norm, sums, side=side, past=past)
         if sums is None:
@@ -74,9 +79,6 @@ class FusedLinks(Links):
         return stem_kernels.backward(stem, gradient) if stem_kernels.fits(stem) else super().leave(stem, gradient)
 
 
-def _kernels_for(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> ModuleType | None:
+def kernels_for(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> ModuleType | None:
     """Return the fastest kernels that know a convolution of maps of a shape."""
-    for kernels in (resident_kernels, convolution_kernels):
-        if kernels.fits(convolution, side, shape):
-            return kernels
-    return None
+    return next((kernels for kernels in KERNELS if kernels.fits(convolution, side, shape)), None)

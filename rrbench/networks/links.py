@@ -3,13 +3,13 @@
 Here one after the other; `fused_links` makes them one kernel where it can.
 """
 
-from types import ModuleType
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from rrbench.networks import norm_relu
+from rrbench.networks import norm_relu as plain
 from rrbench.networks.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.norm_relu import Norm, Normed, Seen
 
@@ -21,16 +21,36 @@ class Side(NamedTuple):
     maps: Tensor
 
 
-class Links:
-    """Convolves, then normalises and rectifies by a module that knows how on some device."""
+class NormRelu(Protocol):
+    """A module that normalises and rectifies on some device; `norm_relu` says how."""
 
-    def __init__(self, norm_relu: ModuleType) -> None:
+    def forward(self, maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> Normed:
+        """Return relu(norm(maps + skip))."""
+        ...
+
+    def backward(
+        self,
+        gradient: Tensor,
+        seen: Seen,
+        norm: Norm,
+        sums: Tensor | None,
+        *,
+        beside: Tensor | None = None,
+        past: Tensor | None = None,
+    ) -> Tensor:
+        """Take a gradient back."""
+        ...
+
+
+class Links:
+    """Convolves, then normalises and rectifies."""
+
+    def __init__(self, norm_relu: NormRelu) -> None:
         self.norm_relu = norm_relu
 
     def enter(self, stem: FrozenConvolution, images: Tensor, norm: Norm, sums: Tensor | None) -> Normed:
         """Go through the first link, from float32 images."""
-        normed: Normed = self.norm_relu.forward(stem.forward(widen(images, stem)), None, norm, sums)
-        return normed
+        return self.norm_relu.forward(stem.forward(widen(images, stem)), None, norm, sums)
 
     def forward(
         self,
@@ -46,8 +66,7 @@ class Links:
         """Return relu(norm(convolved maps + shortcut)); nobody may ask for the total unless it is kept."""
         if side is not None:
             skip = side.convolution.forward(side.maps)
-        normed: Normed = self.norm_relu.forward(convolution.forward(maps), skip, norm, sums)
-        return normed
+        return self.norm_relu.forward(convolution.forward(maps), skip, norm, sums)
 
     def backward(
         self,
@@ -64,8 +83,7 @@ class Links:
         size = seen.maps.shape[2:]
         beside = None if side is None else side.convolution.backward(side.maps, size)
         arrived = convolution.backward(gradient, size)
-        found: Tensor = self.norm_relu.backward(arrived, seen, norm, sums, beside=beside, past=past)
-        return found
+        return self.norm_relu.backward(arrived, seen, norm, sums, beside=beside, past=past)
 
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
         """Return the float32 gradient at the images, given that at the stem's maps."""
@@ -75,11 +93,13 @@ class Links:
 def links_for(device: torch.device, dtype: torch.dtype) -> Links:
     """Return the links that are fastest on a device."""
     if device.type != "cuda":
-        return Links(norm_relu)
+        return Links(plain)
     # Here, not above: PyTorch for CPUs comes without Triton.
     from rrbench.networks import norm_relu_kernels
 
-    if dtype != torch.bfloat16 or torch.cuda.get_device_capability(device)[0] != 9:
+    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
+    # Gluon is an experiment of Triton's, which a later one may end.
+    if dtype != torch.bfloat16 or not is_hopper or find_spec("triton.experimental.gluon") is None:
         return Links(norm_relu_kernels)
     from rrbench.networks.fused_links import FusedLinks
 

@@ -1,7 +1,7 @@
 """`norm_relu` on a GPU, in Triton.
 
 Between two convolutions a GPU waits for memory, so each kernel reads and writes every number once: the sum of a block
-and its shortcut is formed on the way, what ReLU let through is worked out again instead of stored, and the statistics
+and its shortcut is formed on the way, what ReLU let through is in training worked out again, and the statistics
 of a batch are two sums. Maps lie channels-last: a program takes a tile of that matrix of (positions, channels).
 """
 

@@ -1,42 +1,40 @@
 """`convolution_kernels` for 64 channels on lines of 32, where fetching takes longest: weights stay, maps come thrice.
 
 A program stays on its unit and goes from tile to tile, eight lines of an image each. All weights fit its shared memory.
-A chunk of maps is two lines that are four apart: with the line it starts at, one step down from it is another chunk,
-so that three taps of a column share what is fetched. Two groups of warps take turns: one multiplies, the other ends.
+A chunk of maps is the lines i and i + 4. The chunk of i + 1 lies one line below it, so that the three taps of a column
+share six chunks. Two groups of warps take turns: one multiplies while the other ends its tile.
 """
 
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from rrbench.networks.descriptors import describe
 from rrbench.networks.frozen_convolution import FrozenConvolution
+from rrbench.networks.hopper import blocks_of, lines_of, load, normal, rectified
 from rrbench.networks.links import Side
 from rrbench.networks.norm_relu import Norm, Seen
 
-# Triton 3.7 renamed it.
-_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-
 CHANNELS = gl.constexpr(64)
-WIDTH = gl.constexpr(32)  # columns of a line
-LINES = gl.constexpr(8)  # of a tile
-APART = gl.constexpr(4)  # lines of a chunk
-CHUNKS = gl.constexpr(6)  # that a tile needs of one column's taps: its own four and one on either side
+COLUMNS = gl.constexpr(32)
+APART = gl.constexpr(4)  # lines from a chunk's first to its second
+LINES = gl.constexpr(8)  # of a tile: four chunks
+CHUNKS = gl.constexpr(6)  # that a tile needs for a column's taps: its own four and one on either side
 WARPS = 4  # of a group
 REGISTERS = gl.constexpr(216)  # of a thread that multiplies; those that fetch need few
 
 
 def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
     """Tell whether these kernels know a convolution of maps of a shape; a shortcut they do not."""
-    _, channels, height, width = shape
+    count, channels, height, width = shape
     return (
-        side is None
+        count > 0
+        and side is None
         and tuple(convolution.weight.shape) == (CHANNELS.value, CHANNELS.value, 3, 3)
         and convolution.weight.dtype == torch.bfloat16
         and (*convolution.stride, *convolution.padding) == (1, 1, 1, 1)
-        and (channels, width, height % LINES.value) == (CHANNELS.value, WIDTH.value, 0)
+        and (channels, width, height % LINES.value) == (CHANNELS.value, COLUMNS.value, 0)
     )
 
 
@@ -46,8 +44,7 @@ def add_up(
     """Do as `convolution_kernels.add_up`."""
     assert side is None
     total = torch.empty_like(maps)
-    vectors = (sums, None, None, None, None, None)
-    _launch(convolution.weight, maps, total, skip, None, None, *vectors, 0.0)
+    _launch(convolution.weight, maps, result=total, added=skip, sums=sums)
     return total
 
 
@@ -64,8 +61,17 @@ def normalise(
     assert side is None
     active, inverse = torch.empty_like(maps), torch.empty_like(norm.mean)
     total = torch.empty_like(maps) if keeps_total else None
-    vectors = (None, inverse, *norm[:4])
-    _launch(convolution.weight, maps, total, skip, active, None, *vectors, norm.eps)
+    _launch(
+        convolution.weight,
+        maps,
+        result=total,
+        added=skip,
+        active=active,
+        inverse=inverse,
+        norm=norm,
+        mean=norm.mean,
+        variance=norm.variance,
+    )
     return active if total is None else total, active, inverse
 
 
@@ -81,47 +87,60 @@ def backward(
 ) -> Tensor:
     """Do as `convolution_kernels.backward`."""
     assert side is None
+    assert sums is None or past is None
     result = torch.empty_like(gradient)
-    vectors = (sums, seen.inverse, norm.weight, norm.bias, seen.mean, None)
-    _launch(convolution.mirrored, gradient, result, past, None, seen.maps, *vectors, 0.0)
+    _launch(
+        convolution.mirrored,
+        gradient,
+        result=result,
+        added=past,
+        seen=seen.maps,
+        sums=sums,
+        inverse=seen.inverse,
+        norm=norm,
+        mean=seen.mean,
+    )
     return result
 
 
 def _launch(
     weight: Tensor,
     maps: Tensor,
+    *,
     result: Tensor | None,
-    added: Tensor | None,
-    active: Tensor | None,
-    seen: Tensor | None,
-    sums: Tensor | None,
-    inverse: Tensor | None,
-    norm_weight: Tensor | None,
-    norm_bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    eps: float,
+    added: Tensor | None = None,
+    active: Tensor | None = None,
+    seen: Tensor | None = None,
+    sums: Tensor | None = None,
+    inverse: Tensor | None = None,
+    norm: Norm | None = None,
+    mean: Tensor | None = None,
+    variance: Tensor | None = None,
 ) -> None:
+    """Launch; the kernel does what it is given room for."""
     count, channels, height, width = maps.shape
+    for each in (maps, added, seen):
+        if each is not None and not each.is_contiguous(memory_format=torch.channels_last):
+            raise ValueError("maps must lie channels-last")
     lines = maps.permute(0, 2, 3, 1).view(count, height // APART.value, APART.value, width, channels)
     tiles = count * height // LINES.value
     units = torch.cuda.get_device_properties(maps.device).multi_processor_count
     _link[(min(tiles, units),)](
-        describe(lines, (1, 2, 1, width, channels)),
-        describe(weight.permute(0, 2, 3, 1).reshape(channels, -1), (channels, channels)),
-        result,
-        added,
-        active,
-        seen,
-        sums,
-        inverse,
-        norm_weight,
-        norm_bias,
-        mean,
-        variance,
-        eps,
-        tiles,
-        height,
+        source=blocks_of(lines, (1, 2, 1, width, channels)),
+        weight=blocks_of(lines_of(weight), (channels, channels)),
+        result=result,
+        added=added,
+        active=active,
+        seen=seen,
+        sums=sums,
+        inverse=inverse,
+        norm_weight=None if norm is None else norm.weight,
+        norm_bias=None if norm is None else norm.bias,
+        mean=mean,
+        variance=variance,
+        eps=0.0 if norm is None else norm.eps,
+        tiles=tiles,
+        height=height,
         num_warps=WARPS,
     )
 
@@ -131,7 +150,7 @@ def _fetch(source, weight, weights, known, ring, full, empty, tiles, height: gl.
     """Fetch the weights once, then chunk after chunk as room comes free."""
     mbarrier.expect(known, 9 * weight.block_type.nbytes)
     for tap in gl.static_range(9):
-        _load(weight, [0, tap * CHANNELS], known, weights.index(tap))
+        load(weight, [0, tap * CHANNELS], known, weights.index(tap))
     across: gl.constexpr = height // LINES
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -142,26 +161,27 @@ def _fetch(source, weight, weights, known, ring, full, empty, tiles, height: gl.
                 line = start + chunk
                 mbarrier.wait(empty.index(slot), ((step >> 1) & 1) ^ 1)
                 mbarrier.expect(full.index(slot), source.block_type.nbytes)
+                # Not `//`, which would take the line before the first for one of its own group.
                 place = [tile // across, line >> 2, line & 3, right - 1, 0]
-                _load(source, place, full.index(slot), ring.index(slot))
+                load(source, place, full.index(slot), ring.index(slot))
             step += 1
 
 
 @gluon.jit
 def _offsets(image, line, height: gl.constexpr, layout: gl.constexpr):
     """Return where a chunk lies in maps."""
-    row = gl.arange(0, 2 * WIDTH, gl.SliceLayout(1, layout))
-    position = (line + row // WIDTH * APART) * WIDTH + row % WIDTH
+    row = gl.arange(0, 2 * COLUMNS, gl.SliceLayout(1, layout))
+    position = (line + row // COLUMNS * APART) * COLUMNS + row % COLUMNS
     column = gl.arange(0, CHANNELS, gl.SliceLayout(0, layout))
     within = gl.expand_dims(position * CHANNELS, 1) + gl.expand_dims(column, 0)
-    return image.to(gl.int64) * (height * WIDTH * CHANNELS) + within
+    return image.to(gl.int64) * (height * COLUMNS * CHANNELS) + within
 
 
 @gluon.jit
 def _gather(seen, added, image, line, height: gl.constexpr, layout: gl.constexpr):
     """Load what one chunk of the result is put together with."""
     where = _offsets(image, line, height, layout)
-    none = gl.zeros([2 * WIDTH, CHANNELS], gl.bfloat16, layout)
+    none = gl.zeros([2 * COLUMNS, CHANNELS], gl.bfloat16, layout)
     return none if seen is None else gl.load(seen + where), none if added is None else gl.load(added + where)
 
 
@@ -191,7 +211,7 @@ def _end(
     if seen is not None:
         before = seen_maps.to(gl.float32)
         if sums is not None:
-            value = gl.where(before * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0) > 0, value, 0.0)
+            value = gl.where(normal(before, scale, shift) > 0, value, 0.0)
             also = value * (before - gl.expand_dims(mean, 0))
         else:
             value = gl.where(before > 0, value, 0.0) * gl.expand_dims(scale, 0)
@@ -201,22 +221,20 @@ def _end(
     if result is not None:
         gl.store(result + where, short)
     if active is not None:
-        made = short.to(gl.float32) * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0)
-        # Not a maximum: that would turn a NaN into 0.
-        gl.store(active + where, gl.where(made <= 0.0, 0.0, made).to(gl.bfloat16))
+        gl.store(active + where, rectified(normal(short.to(gl.float32), scale, shift)).to(gl.bfloat16))
     if sums is not None:
         if seen is None:
             value = short.to(gl.float32)
             also = value * value
         # Only what a thread holds itself: sixteen lines lie in others.
-        first += gl.convert_layout(gl.sum(value.reshape([2 * WIDTH // 16, 16, CHANNELS]), 0), layout)
-        second += gl.convert_layout(gl.sum(also.reshape([2 * WIDTH // 16, 16, CHANNELS]), 0), layout)
+        first += gl.convert_layout(gl.sum(value.reshape([2 * COLUMNS // 16, 16, CHANNELS]), 0), layout)
+        second += gl.convert_layout(gl.sum(also.reshape([2 * COLUMNS // 16, 16, CHANNELS]), 0), layout)
     return first, second
 
 
 @gluon.jit
 def _multiply(
-    which: gl.constexpr,
+    group: gl.constexpr,
     weights,
     known,
     ring,
@@ -238,7 +256,7 @@ def _multiply(
     height: gl.constexpr,
 ):
     """Multiply every other tile of this program, and end it while the other group multiplies."""
-    rows: gl.constexpr = 2 * WIDTH
+    rows: gl.constexpr = 2 * COLUMNS
     product: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, CHANNELS, 16])
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     channels = gl.arange(0, CHANNELS, gl.SliceLayout(0, layout))
@@ -259,8 +277,8 @@ def _multiply(
         shift = gl.load(norm_bias + channels) - center * scale
     mbarrier.wait(known, 0)
     across: gl.constexpr = height // LINES
-    step = 3 * which
-    for tile in range(gl.program_id(0) + which * gl.num_programs(0), tiles, 2 * gl.num_programs(0)):
+    step = 3 * group
+    for tile in range(gl.program_id(0) + group * gl.num_programs(0), tiles, 2 * gl.num_programs(0)):
         image = tile // across
         line = tile % across * LINES
         maps_a, more_a = _gather(seen, added, image, line, height, layout)
@@ -270,7 +288,7 @@ def _multiply(
         c = gl.zeros([rows, CHANNELS], gl.float32, product)
         d = gl.zeros([rows, CHANNELS], gl.float32, product)
         # The first group begins; each waits for the other's last tile.
-        mbarrier.wait(turn.index(which), (step // 6 & 1) ^ (1 - which))
+        mbarrier.wait(turn.index(group), (step // 6 & 1) ^ (1 - group))
         for right in range(3):
             base = (step & 1) * CHUNKS
             phase = (step >> 1) & 1
@@ -314,7 +332,7 @@ def _multiply(
             d = warpgroup_mma_wait(0, deps=(d,))
             mbarrier.arrive(empty.index(base + 5))
             step += 1
-        mbarrier.arrive(turn.index(1 - which))
+        mbarrier.arrive(turn.index(1 - group))
         step += 3  # of the other's tile
         # What the next chunk needs is on its way while one is put together.
         maps_b, more_b = _gather(seen, added, image, line + 1, height, layout)
@@ -375,8 +393,8 @@ def _link(
     for slot in gl.static_range(2 * CHUNKS):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=1)
-    for group in gl.static_range(2):
-        mbarrier.init(turn.index(group), count=1)
+    for each in gl.static_range(2):
+        mbarrier.init(turn.index(each), count=1)
     # Written out: constants that are put into a variable together are constants no more.
     gl.warp_specialize(
         [

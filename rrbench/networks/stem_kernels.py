@@ -13,15 +13,15 @@ from rrbench.networks.frozen_convolution import LANES, FrozenConvolution
 
 ROWS = 128  # positions of a program
 TAPS = tl.constexpr(9)
-KNOWN = tl.constexpr(32)  # taps of all colours, filled up to what a unit multiplies at once
+DEPTH = tl.constexpr(32)  # taps of all colours, filled up to what a unit multiplies at once
 
 
 def fits(stem: FrozenConvolution) -> bool:
     """Tell whether these kernels know a first convolution."""
     outputs, colours, *size = stem.source.weight.shape
     shape = (*size, *stem.stride, *stem.padding)
-    is_even = outputs & (outputs - 1) == 0 and 16 <= outputs <= 128
-    return shape == (3, 3, 1, 1, 1, 1) and colours * TAPS.value <= KNOWN.value and is_even
+    is_power = outputs & (outputs - 1) == 0 and 16 <= outputs <= 128
+    return shape == (3, 3, 1, 1, 1, 1) and colours * TAPS.value <= DEPTH.value and is_power
 
 
 def forward(stem: FrozenConvolution, images: Tensor, sums: Tensor | None) -> Tensor:
@@ -85,16 +85,16 @@ def _forward(
     rows: tl.constexpr,
 ):
     """Convolve, and sum the result and its square over all positions."""
-    taps = tl.arange(0, KNOWN)[:, None]
+    taps = tl.arange(0, DEPTH)[:, None]
     position = tl.program_id(0) * rows + tl.arange(0, rows)
     line = (position // width % height)[None, :] + taps % TAPS // 3 - 1
     column = (position % width)[None, :] + taps % 3 - 1
     inside = (taps < TAPS * colours) & (position < positions)[None, :]
     inside = inside & (line >= 0) & (line < height) & (column >= 0) & (column < width)
-    image = (position // (height * width))[None, :]
+    image = (position // (height * width))[None, :].to(tl.int64)
     value = tl.load(images + ((image * colours + taps // TAPS) * height + line) * width + column, inside, 0.0)
-    known = _weights(weight, taps, colours, outputs, lanes)
-    total = tl.dot(tl.trans(value.to(known.dtype)), known, input_precision="ieee").to(maps.dtype.element_ty)
+    weights = _weights(weight, taps, colours, outputs, lanes)
+    total = tl.dot(tl.trans(value.to(weights.dtype)), weights, input_precision="ieee").to(maps.dtype.element_ty)
     channels = tl.arange(0, outputs)
     where = position.to(tl.int64)[:, None] * outputs + channels[None, :]
     tl.store(maps + where, total, (position < positions)[:, None])
@@ -117,12 +117,12 @@ def _share(
     rows: tl.constexpr,
 ):
     """Multiply each position's gradient with the weights of every tap and colour."""
-    taps = tl.arange(0, KNOWN)[:, None]
+    taps = tl.arange(0, DEPTH)[:, None]
     position = tl.program_id(0) * rows + tl.arange(0, rows)
     where = position.to(tl.int64)[:, None] * outputs + tl.arange(0, outputs)[None, :]
     value = tl.load(gradient + where, (position < positions)[:, None], 0.0)
-    known = _weights(weight, taps, colours, outputs, lanes)
-    total = tl.dot(known, tl.trans(value), input_precision="ieee")
+    weights = _weights(weight, taps, colours, outputs, lanes)
+    total = tl.dot(weights, tl.trans(value), input_precision="ieee")
     inside = (taps < TAPS * colours) & (position < positions)[None, :]
     tl.store(shares + taps.to(tl.int64) * positions + position[None, :], total, inside)
 
@@ -141,7 +141,7 @@ def _gather(
     position = tl.program_id(0) * rows + tl.arange(0, rows)
     line = position // width % height
     column = position % width
-    image = position // (height * width)
+    image = (position // (height * width)).to(tl.int64)
     for colour in tl.static_range(colours):
         total = tl.zeros([rows], tl.float32)
         for tap in tl.static_range(TAPS):

@@ -179,6 +179,21 @@ def test_the_way_back_is_that_of_the_way_forward_though_the_mode_has_changed_bet
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_so_it_is_on_the_way_to_the_images(training: bool) -> None:
+    network = make_network("cpu", training=training)
+    reference = copy.deepcopy(network)
+    twin = network.twin(torch.float32)
+    assert twin is not None
+    gradients = []
+    for asked in (twin, reference):
+        given = images("cpu").requires_grad_()
+        loss = asked(given).logits.square().sum()
+        asked.train(not training)
+        gradients.append(torch.autograd.grad(loss, given)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("attack_mode", ["train", "eval"])
 @pytest.mark.parametrize(
     "pair",

@@ -36,9 +36,10 @@ LINK = {"height": 16, "inputs": 128, "outputs": 128, "stages": 3, "num_warps": 4
     [
         ("compile", False, ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
         ("compile-hopper", False, ["_forward", "_forward", "_backward", "_backward", "_link", "_link"]),
+        ("choose", False, ["15 as expected"]),
         ("compare", True, ["8 alike", "NaN stays", "4 stems alike"]),
     ],
-    ids=["compiled", "compiled for Hopper", "interpreted"],
+    ids=["compiled", "compiled for Hopper", "chosen", "interpreted"],
 )
 def test_without_a_gpu(work: str, is_interpreted: bool, expected: list[str], tmp_path: Path) -> None:
     if not TRITON.is_dir():
@@ -106,14 +107,13 @@ def compile_for_hopper() -> None:
     alone = {"side_source": None, "side_weight": None, "side_inputs": 0, "stride": 1}
     side = {"side_inputs": 64, "stride": 2}
     summed = dict.fromkeys(RUNNING, None)
-    vectors = dict.fromkeys(("inverse", "norm_weight", "norm_bias", "mean"), None)
     for kernel, types, known in (
         (convolutions._forward, tiles, LINK | alone | summed | {"active": None}),
         (convolutions._forward, tiles, LINK | side | {"sums": None, "skip": None}),
         (convolutions._backward, tiles, LINK | side | {"past": None}),
         (convolutions._backward, tiles, LINK | alone | {"sums": None}),
-        (resident._link, chunks, LINK | vectors | {"active": None, "seen": None, "variance": None}),
-        (resident._link, chunks, LINK | {"active": None, "sums": None, "variance": None}),
+        (resident._link, chunks, LINK | {"result": None, "seen": None, "sums": None}),
+        (resident._link, chunks, LINK | {"active": None, "added": None, "variance": None}),
     ):
         spelled = GluonASTSource(kernel, *spell(kernel, known, NUMBERS | types))
         compiled: Any = triton.compile(spelled, target=GPUTarget("cuda", 90, 32))
@@ -122,6 +122,44 @@ def compile_for_hopper() -> None:
         assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
         assert bool(ADDS.search(compiled.asm["ptx"])) == ("sums" not in known)
         sys.stdout.write(f"{kernel.__name__}\n")
+
+
+def choose_all() -> None:
+    """Ask which kernels do a convolution of so many maps, and its shortcut."""
+    from rrbench.networks import convolution_kernels, resident_kernels
+    from rrbench.networks.fused_links import kernels_for
+    from rrbench.networks.links import Side
+
+    def frozen(inputs: int, outputs: int, size: int, stride: int, dtype: torch.dtype) -> FrozenConvolution:
+        made = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        return FrozenConvolution(made, dtype)
+
+    short, fused = torch.bfloat16, convolution_kernels
+    # Inputs, outputs, size, stride; count, height and width of the maps; size of a shortcut, or none; precision.
+    cases = [
+        ((64, 64, 3, 1), (5, 32, 32), 0, short, resident_kernels),
+        ((64, 64, 3, 1), (5, 32, 32), 1, short, fused),
+        ((64, 64, 3, 1), (5, 16, 16), 0, short, fused),
+        ((64, 128, 3, 2), (5, 32, 32), 1, short, fused),
+        ((256, 512, 3, 2), (5, 2, 2), 1, short, fused),
+        ((512, 512, 3, 1), (1, 1, 1), 0, short, fused),
+        ((64, 64, 3, 1), (0, 32, 32), 0, short, None),
+        ((64, 64, 3, 1), (5, 32, 32), 0, torch.float32, None),
+        ((64, 64, 3, 1), (5, 32, 32), 3, short, None),
+        ((128, 128, 1, 1), (5, 16, 16), 0, short, None),
+        ((160, 160, 3, 1), (5, 32, 32), 0, short, None),
+        ((640, 640, 3, 1), (5, 8, 8), 0, short, None),
+        ((128, 128, 3, 1), (5, 9, 8), 0, short, None),
+        ((128, 128, 3, 1), (5, 2, 256), 0, short, None),
+        ((256, 512, 3, 2), (5, 1, 1), 0, short, None),
+    ]
+    for (inputs, outputs, size, stride), (count, height, width), shortcut, dtype, expected in cases:
+        convolution = frozen(inputs, outputs, size, stride, dtype)
+        given = torch.empty(count, outputs, max(height // stride, 1), max(width // stride, 1), dtype=dtype)
+        side = Side(frozen(inputs, outputs, shortcut, stride, dtype), given) if shortcut else None
+        found = kernels_for(convolution, side, torch.Size((count, inputs, height, width)))
+        assert found is expected, (inputs, outputs, size, stride, count, height, width, shortcut, found)
+    sys.stdout.write(f"{len(cases)} as expected\n")
 
 
 def compare(kernels: Any, channels: int, *, training: bool, has_more: bool) -> None:
@@ -184,4 +222,5 @@ def compare_stems() -> None:
 
 
 if __name__ == "__main__":
-    {"compile": compile_all, "compile-hopper": compile_for_hopper, "compare": compare_all}[sys.argv[1]]()
+    work = {"compile": compile_all, "compile-hopper": compile_for_hopper, "choose": choose_all, "compare": compare_all}
+    work[sys.argv[1]]()
