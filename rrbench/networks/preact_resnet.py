@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.networks.composed import Composed, GlobalAverage
-from rrbench.networks.fast_residual import FastResidual
+from rrbench.networks.fast.residual import FastResidual
 from rrbench.protocols import DataInfo, NetworkSource, Rejector
 
 

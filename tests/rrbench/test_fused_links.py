@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from rrbench.datasets.cifar import Cifar10
 from rrbench.devices import make_twin, place, tf32
-from rrbench.networks import norm_relu
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast_residual import FastResidual
-from rrbench.networks.frozen_convolution import FrozenConvolution
-from rrbench.networks.links import Links, Side, links_for
-from rrbench.networks.norm_relu import Norm, Sums
+from rrbench.networks.fast import norm_relu
+from rrbench.networks.fast.frozen_convolution import FrozenConvolution
+from rrbench.networks.fast.links import Links, Side, links_for
+from rrbench.networks.fast.norm_relu import Norm, Sums
+from rrbench.networks.fast.residual import FastResidual
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench_baselines.rr import RR
 
@@ -166,7 +166,7 @@ def test_a_whole_resnet_is_as_near_to_float32_as_with_cudnns_kernels(training: b
         torch.manual_seed(0)
         network = place(PreActResNet18().build(Cifar10.info, RR()), torch.device("cuda")).train(training)
         images = torch.rand(50, 3, 32, 32).cuda()
-    from rrbench.networks import norm_relu_kernels
+    from rrbench.networks.fast import norm_relu_kernels
 
     twin = cast(Composed, make_twin(network, "bf16", torch.device("cuda")))
     fast = cast(FastResidual, twin.backbone)

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.networks import norm_relu
-from rrbench.networks.frozen_convolution import FrozenConvolution, widen
-from rrbench.networks.norm_relu import Norm, Sums
+from rrbench.networks.fast import norm_relu
+from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
+from rrbench.networks.fast.norm_relu import Norm, Sums
 
 TRITON = Path(sys.prefix) / "triton"
 NUMBERS = {"rows": "i32", "positions": "i32", "tiles": "i32", "eps": "fp32", "momentum": "fp32"}
@@ -68,8 +68,8 @@ def compile_all() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from rrbench.networks import norm_relu_kernels as norms
-    from rrbench.networks import stem_kernels as stem
+    from rrbench.networks.fast import norm_relu_kernels as norms
+    from rrbench.networks.fast import stem_kernels as stem
 
     work = [(each, NORM, NORM_MAPS) for each in (norms._sums, norms._forward, norms._back_sums, norms._backward)]
     work += [(each, STEM, STEM_MAPS) for each in (stem._forward, stem._share, stem._gather)]
@@ -92,8 +92,8 @@ def compile_for_hopper() -> None:
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    from rrbench.networks import convolution_kernels as convolutions
-    from rrbench.networks import resident_kernels as resident
+    from rrbench.networks.fast import convolution_kernels as convolutions
+    from rrbench.networks.fast import resident_kernels as resident
 
     def described(*block: int) -> str:
         layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
@@ -126,9 +126,9 @@ def compile_for_hopper() -> None:
 
 def choose_all() -> None:
     """Ask which kernels do a convolution of so many maps, and its shortcut."""
-    from rrbench.networks import convolution_kernels, resident_kernels
-    from rrbench.networks.fused_links import kernels_for
-    from rrbench.networks.links import Side
+    from rrbench.networks.fast import convolution_kernels, resident_kernels
+    from rrbench.networks.fast.fused_links import kernels_for
+    from rrbench.networks.fast.links import Side
 
     def frozen(inputs: int, outputs: int, size: int, stride: int, dtype: torch.dtype) -> FrozenConvolution:
         made = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
@@ -187,7 +187,7 @@ def compare(kernels: Any, channels: int, *, training: bool, has_more: bool) -> N
 
 def compare_all() -> None:
     """Compare in every way that the kernels can be asked."""
-    from rrbench.networks import norm_relu_kernels
+    from rrbench.networks.fast import norm_relu_kernels
 
     norm_relu_kernels.PROGRAMS = 2  # fewer than there are pieces, so that each sums several
     ways = list(itertools.product((16, 160), (True, False), (True, False)))
@@ -203,7 +203,7 @@ def compare_all() -> None:
 
 def compare_stems() -> None:
     """Compare the first convolution and its way back."""
-    from rrbench.networks import stem_kernels
+    from rrbench.networks.fast import stem_kernels
 
     shapes = list(itertools.product((1, 3), ((9, 8), (13, 16))))
     for colours, size in shapes:

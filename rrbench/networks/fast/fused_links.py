@@ -8,10 +8,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from rrbench.networks import convolution_kernels, norm_relu_kernels, resident_kernels, stem_kernels
-from rrbench.networks.frozen_convolution import FrozenConvolution
-from rrbench.networks.links import Links, Side
-from rrbench.networks.norm_relu import Norm, Normed, Seen
+from rrbench.networks.fast import convolution_kernels, norm_relu_kernels, resident_kernels, stem_kernels
+from rrbench.networks.fast.frozen_convolution import FrozenConvolution
+from rrbench.networks.fast.links import Links, Side
+from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
 KERNELS = (resident_kernels, convolution_kernels)  # with the same functions; the fastest first
 

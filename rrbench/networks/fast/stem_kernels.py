@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-from rrbench.networks.frozen_convolution import LANES, FrozenConvolution
+from rrbench.networks.fast.frozen_convolution import LANES, FrozenConvolution
 
 ROWS = 128  # positions of a program
 TAPS = tl.constexpr(9)

@@ -11,10 +11,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from rrbench.networks.frozen_convolution import FrozenConvolution
-from rrbench.networks.hopper import blocks_of, lines_of, load, normal, rectified
-from rrbench.networks.links import Side
-from rrbench.networks.norm_relu import Norm, Seen
+from rrbench.networks.fast.frozen_convolution import FrozenConvolution
+from rrbench.networks.fast.hopper import blocks_of, lines_of, load, normal, rectified
+from rrbench.networks.fast.links import Side
+from rrbench.networks.fast.norm_relu import Norm, Seen
 
 CHANNELS = gl.constexpr(64)
 COLUMNS = gl.constexpr(32)

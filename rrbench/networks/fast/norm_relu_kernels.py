@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-from rrbench.networks.norm_relu import Norm, Normed, Seen
+from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
 ROWS = 64  # positions that one program reads at once
 TILES = 4  # times that many for a sum: loads that need not wait for each other

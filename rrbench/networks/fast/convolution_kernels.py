@@ -24,10 +24,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from rrbench.networks.frozen_convolution import FrozenConvolution
-from rrbench.networks.hopper import blocks_of, lines_of, load, normal, rectified, store
-from rrbench.networks.links import Side
-from rrbench.networks.norm_relu import Norm, Seen
+from rrbench.networks.fast.frozen_convolution import FrozenConvolution
+from rrbench.networks.fast.hopper import blocks_of, lines_of, load, normal, rectified, store
+from rrbench.networks.fast.links import Side
+from rrbench.networks.fast.norm_relu import Norm, Seen
 
 ROWS = 128  # positions of a tile
 WIDEST = 128  # channels of a tile, at most

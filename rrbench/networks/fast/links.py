@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rrbench.networks import norm_relu as plain
-from rrbench.networks.frozen_convolution import FrozenConvolution, widen
-from rrbench.networks.norm_relu import Norm, Normed, Seen
+from rrbench.networks.fast import norm_relu as plain
+from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
+from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
 
 class Side(NamedTuple):
@@ -95,12 +95,12 @@ def links_for(device: torch.device, dtype: torch.dtype) -> Links:
     if device.type != "cuda":
         return Links(plain)
     # Here, not above: PyTorch for CPUs comes without Triton.
-    from rrbench.networks import norm_relu_kernels
+    from rrbench.networks.fast import norm_relu_kernels
 
     is_hopper = torch.cuda.get_device_capability(device)[0] == 9
     # Gluon is an experiment of Triton's, which a later one may end.
     if dtype != torch.bfloat16 or not is_hopper or find_spec("triton.experimental.gluon") is None:
         return Links(norm_relu_kernels)
-    from rrbench.networks.fused_links import FusedLinks
+    from rrbench.networks.fast.fused_links import FusedLinks
 
     return FusedLinks()
