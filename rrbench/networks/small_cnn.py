@@ -16,6 +16,10 @@ class SmallCnn(NetworkSource):
 
     width: int = 16
 
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError("width must be at least 1")
+
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
         """Build it in PyTorch's default initialisation."""
         width = self.width

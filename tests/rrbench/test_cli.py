@@ -88,6 +88,7 @@ def test_the_help_of_rrbench_names_its_commands_and_a_first_step(command: Any) -
         (["--out", ""], ["--out is empty"]),
         (["--keep", "everything"], ["--keep takes images, features; not everything"]),
         (["--limit", "0"], ["--limit must be at least 1, not 0"]),
+        (["--network", "small-cnn(width=0)"], ["network small-cnn(width=0): width must be at least 1"]),
         (["--limit", "-3"], ["--limit must be at least 1, not -3"]),
         (["--seeds", "0,one"], ["--seeds '0,one'"]),
         (["--seeds", ""], ["--seeds"]),
