@@ -32,7 +32,9 @@ class Browser:
             "args": [*FLAGS.split(), f"--user-data-dir={profile}"],
             "binary": shutil.which("chromium"),
         }
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        # On a busy machine a page may be loaded before its script has made the buttons.
+        waits = {"implicit": 10_000}  # milliseconds
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}, "timeouts": waits}
         session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.address += f"/session/{session['sessionId']}"
 
