@@ -226,7 +226,7 @@ def _end(
         if seen is None:
             value = short.to(gl.float32)
             also = value * value
-        # Only what a thread holds itself: sixteen lines lie in others.
+        # A thread holds every sixteenth position: here it sums its own, at the end those of all.
         first += gl.convert_layout(gl.sum(value.reshape([2 * COLUMNS // 16, 16, CHANNELS]), 0), layout)
         second += gl.convert_layout(gl.sum(also.reshape([2 * COLUMNS // 16, 16, CHANNELS]), 0), layout)
     return first, second
