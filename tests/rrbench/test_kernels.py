@@ -35,7 +35,7 @@ LINK = {"height": 16, "inputs": 128, "outputs": 128, "stages": 3, "num_warps": 4
     ("work", "is_interpreted", "expected"),
     [
         ("compile", False, ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
-        ("compile-hopper", False, ["_forward", "_forward", "_backward", "_backward", "_link", "_link"]),
+        ("compile-hopper", False, ["forward", "forward", "backward", "backward", "link", "link"]),
         ("choose", False, ["15 as expected"]),
         ("compare", True, ["8 alike", "NaN stays", "4 stems alike"]),
     ],
@@ -108,12 +108,12 @@ def compile_for_hopper() -> None:
     side = {"side_inputs": 64, "stride": 2}
     summed = dict.fromkeys(RUNNING, None)
     for kernel, types, known in (
-        (convolutions._forward, tiles, LINK | alone | summed | {"active": None}),
-        (convolutions._forward, tiles, LINK | side | {"sums": None, "skip": None}),
-        (convolutions._backward, tiles, LINK | side | {"past": None}),
-        (convolutions._backward, tiles, LINK | alone | {"sums": None}),
-        (resident._link, chunks, LINK | {"result": None, "seen": None, "sums": None}),
-        (resident._link, chunks, LINK | {"active": None, "added": None, "variance": None}),
+        (convolutions.forward, tiles, LINK | alone | summed | {"active": None}),
+        (convolutions.forward, tiles, LINK | side | {"sums": None, "skip": None}),
+        (convolutions.backward, tiles, LINK | side | {"past": None}),
+        (convolutions.backward, tiles, LINK | alone | {"sums": None}),
+        (resident.link, chunks, LINK | {"result": None, "seen": None, "sums": None}),
+        (resident.link, chunks, LINK | {"active": None, "added": None, "variance": None}),
     ):
         spelled = GluonASTSource(kernel, *spell(kernel, known, NUMBERS | types))
         compiled: Any = triton.compile(spelled, target=GPUTarget("cuda", 90, 32))
@@ -126,7 +126,7 @@ def compile_for_hopper() -> None:
 
 def choose_all() -> None:
     """Ask which kernels do a convolution of so many maps, and its shortcut."""
-    from rrbench.networks.fast import convolution_kernels, resident_kernels
+    from rrbench.networks.fast import resident_convolution, tiled_convolution
     from rrbench.networks.fast.fused_links import kernels_for
     from rrbench.networks.fast.links import Side
 
@@ -134,10 +134,10 @@ def choose_all() -> None:
         made = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
         return FrozenConvolution(made, dtype)
 
-    short, fused = torch.bfloat16, convolution_kernels
+    short, fused = torch.bfloat16, tiled_convolution
     # Inputs, outputs, size, stride; count, height and width of the maps; size of a shortcut, or none; precision.
     cases = [
-        ((64, 64, 3, 1), (5, 32, 32), 0, short, resident_kernels),
+        ((64, 64, 3, 1), (5, 32, 32), 0, short, resident_convolution),
         ((64, 64, 3, 1), (5, 32, 32), 1, short, fused),
         ((64, 64, 3, 1), (5, 16, 16), 0, short, fused),
         ((64, 128, 3, 2), (5, 32, 32), 1, short, fused),

@@ -8,11 +8,6 @@ Maps are seen as (images, lines / s, s, columns / s, s * channels) for a convolu
 column is then a tile without gaps. The way back of stride 2 makes four kinds of positions, each with taps of its own.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -22,208 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from rrbench.networks.fast.frozen_convolution import FrozenConvolution
-from rrbench.networks.fast.hopper import blocks_of, lines_of, load, normal, rectified, store
-from rrbench.networks.fast.links import Side
-from rrbench.networks.fast.norm_relu import Norm, Seen
+from rrbench.networks.fast.hopper import load, normal, rectified, store
 
-ROWS = 128  # positions of a tile
-WIDEST = 128  # channels of a tile, at most
 DEPTH = gl.constexpr(64)  # channels fetched at once: as much as the units' shared memory swizzles
-STAGES = 3  # tiles under way; two programs then share a unit, and one multiplies while the other ends
-WARPS = 4
 PART = gl.constexpr(32)  # positions that the way back ends at a time: more would not fit its registers
-
-
-def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
-    """Tell whether these kernels know a 3x3 convolution of maps of a shape, and a 1x1 shortcut beside it."""
-    count, _, *size = shape
-    return (
-        count > 0
-        and _is_known(convolution, (3, 3, 1, 1))
-        and (side is None or _is_known(side.convolution, (1, 1, 0, 0)))
-        and all(length & (length - 1) == 0 and length >= convolution.stride[0] for length in size)
-        and size[1] <= ROWS
-    )
-
-
-def _is_known(convolution: FrozenConvolution, kernel: tuple[int, ...]) -> bool:
-    """Tell so of a convolution, given its size and padding."""
-    outputs, inputs, *size = convolution.weight.shape
-    return (
-        (*size, *convolution.padding) == kernel
-        and convolution.stride in {(1, 1), (2, 2)}
-        and convolution.weight.dtype == torch.bfloat16
-        and all(channels & (channels - 1) == 0 and channels >= DEPTH.value for channels in (outputs, inputs))
-    )
-
-
-def add_up(
-    convolution: FrozenConvolution, maps: Tensor, sums: Tensor, *, skip: Tensor | None, side: Side | None
-) -> Tensor:
-    """Return convolved maps and shortcut; `sums`, two zeros a channel, get the sums of that and of its square."""
-    total = _like(maps, convolution)
-    _launch_forward(convolution, maps, skip, side, total=total, sums=sums)
-    return total
-
-
-def normalise(
-    convolution: FrozenConvolution,
-    maps: Tensor,
-    norm: Norm,
-    *,
-    skip: Tensor | None,
-    side: Side | None,
-    keeps_total: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return convolved maps and shortcut, relu(norm()) of that by running statistics, and one over the deviation.
-
-    The first, where it is not kept, is the second.
-    """
-    active, inverse = _like(maps, convolution), torch.empty_like(norm.mean)
-    total = _like(maps, convolution) if keeps_total else None
-    _launch_forward(convolution, maps, skip, side, total=total, active=active, norm=norm, inverse=inverse)
-    return active if total is None else total, active, inverse
-
-
-def _launch_forward(
-    convolution: FrozenConvolution,
-    maps: Tensor,
-    skip: Tensor | None,
-    side: Side | None,
-    *,
-    total: Tensor | None = None,
-    active: Tensor | None = None,
-    sums: Tensor | None = None,
-    norm: Norm | None = None,
-    inverse: Tensor | None = None,
-) -> None:
-    """Launch; the kernel does what it is given room for."""
-    made = total if active is None else active
-    assert made is not None
-    tiling, stride = Tiling.of(made.shape), convolution.stride[0]
-    _forward[tiling.grid()](
-        source=tiling.source(maps, stride),
-        weight=tiling.weight(convolution.weight),
-        side_source=None if side is None else tiling.source(side.maps, side.convolution.stride[0]),
-        side_weight=None if side is None else tiling.weight(side.convolution.weight),
-        total=None if total is None else tiling.target(total),
-        skip=None if skip is None else tiling.target(skip),
-        active=None if active is None else tiling.target(active),
-        sums=sums,
-        seen_inverse=inverse,
-        norm_weight=None if norm is None else norm.weight,
-        norm_bias=None if norm is None else norm.bias,
-        running_mean=None if norm is None else norm.mean,
-        running_variance=None if norm is None else norm.variance,
-        eps=0.0 if norm is None else norm.eps,
-        height=made.shape[2],
-        inputs=maps.shape[1],
-        side_inputs=0 if side is None else side.maps.shape[1],
-        outputs=made.shape[1],
-        stride=stride,
-        stages=STAGES,
-        num_warps=WARPS,
-    )
-
-
-def backward(
-    convolution: FrozenConvolution,
-    gradient: Tensor,
-    seen: Seen,
-    norm: Norm,
-    sums: Tensor | None,
-    *,
-    side: Side | None,
-    past: Tensor | None = None,
-) -> Tensor:
-    """Take a gradient back through a convolution and a shortcut, then ReLU, then the norm, and add `past`.
-
-    With `sums`, in training, no further than through ReLU: they get what the norm's way back needs.
-    """
-    assert sums is None or past is None
-    assert side is None or side.convolution.stride == convolution.stride
-    count, inputs, height, _ = seen.maps.shape
-    stride = convolution.stride[0]
-    tiling = Tiling.of((count, inputs, *gradient.shape[2:]))
-    result = torch.empty_like(seen.maps)
-    _backward[tiling.grid(kinds=stride * stride)](
-        source=tiling.source(gradient, 1),
-        weight=tiling.weight(convolution.mirrored),
-        side_source=None if side is None else tiling.source(side.maps, 1),
-        side_weight=None if side is None else tiling.weight(side.convolution.mirrored),
-        result=tiling.target(result, stride),
-        maps=tiling.target(seen.maps, stride),
-        past=None if past is None else tiling.target(past, stride),
-        sums=sums,
-        norm_weight=norm.weight,
-        norm_bias=norm.bias,
-        seen_mean=seen.mean,
-        seen_inverse=seen.inverse,
-        height=height // stride,
-        inputs=gradient.shape[1],
-        side_inputs=0 if side is None else side.maps.shape[1],
-        outputs=inputs,
-        stride=stride,
-        stages=STAGES,
-        num_warps=WARPS,
-    )
-    return result
-
-
-def _like(maps: Tensor, convolution: FrozenConvolution) -> Tensor:
-    """Return room for the result of a convolution."""
-    count, _, lines, columns = maps.shape
-    down, right = convolution.stride
-    return torch.empty(
-        (count, convolution.weight.shape[0], lines // down, columns // right),
-        dtype=maps.dtype,
-        device=maps.device,
-        memory_format=torch.channels_last,
-    )
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How a result is cut into tiles."""
-
-    count: int  # of images
-    height: int
-    channels: int
-    images: int  # of a tile, as are those that follow
-    lines: int
-    columns: int
-    width: int  # channels
-
-    @classmethod
-    def of(cls, shape: Sequence[int]) -> "Tiling":
-        """Cut into tiles of full lines."""
-        count, channels, height, columns = shape
-        lines = min(height, ROWS // columns)
-        return cls(count, height, channels, ROWS // (lines * columns), lines, columns, min(channels, WIDEST))
-
-    def grid(self, kinds: int = 1) -> tuple[int, int, int]:
-        """Return how many programs there are along each axis."""
-        return -(-self.count // self.images) * (self.height // self.lines), self.channels // self.width, kinds
-
-    def source(self, maps: Tensor, stride: int) -> TensorDescriptor:
-        """Describe maps that are convolved."""
-        return blocks_of(_view(maps, stride), (self.images, self.lines, 1, self.columns, DEPTH.value))
-
-    def target(self, maps: Tensor, stride: int = 1) -> TensorDescriptor:
-        """Describe maps that lie as the result does."""
-        return blocks_of(_view(maps, stride), (self.images, self.lines, 1, self.columns, self.width))
-
-    def weight(self, weight: Tensor) -> TensorDescriptor:
-        """Describe weights."""
-        return blocks_of(lines_of(weight), (self.width, DEPTH.value))
-
-
-def _view(maps: Tensor, stride: int) -> Tensor:
-    count, channels, lines, columns = maps.shape
-    return maps.permute(0, 2, 3, 1).view(count, lines // stride, stride, columns // stride, stride * channels)
 
 
 @gluon.jit
@@ -334,7 +132,7 @@ def _product(
 
 
 @gluon.jit
-def _forward(
+def forward(
     source,
     weight,
     side_source,
@@ -413,7 +211,7 @@ def _forward(
 
 
 @gluon.jit
-def _backward(
+def backward(
     source,
     weight,
     side_source,

@@ -8,12 +8,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from rrbench.networks.fast import convolution_kernels, norm_relu_kernels, resident_kernels, stem_kernels
+from rrbench.networks.fast import norm_relu_kernels, resident_convolution, stem_kernels, tiled_convolution
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
 from rrbench.networks.fast.links import Links, Side
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
-KERNELS = (resident_kernels, convolution_kernels)  # with the same functions; the fastest first
+KERNELS = (resident_convolution, tiled_convolution)  # with the same functions; the fastest first
 
 
 class FusedLinks(Links):
