@@ -17,6 +17,7 @@ from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_
 from rrbench.bench.plot import draw
 from rrbench.errors import UseError
 from rrbench.progress import PassedOn, Silent
+from rrbench.steps import Step
 
 COLUMNS = (
     "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
@@ -90,10 +91,19 @@ def test_the_operations_of_a_gradient_are_counted_by_hand(arena: attacks.Arena) 
     assert arena.operations == 2 * (2 * products + head)
 
 
-def test_an_epoch_is_timed_alone_and_plainly(arena: attacks.Arena, tmp_path: Path) -> None:
-    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512})
+def test_an_epoch_is_timed_alone_and_plainly_at_the_first_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512, "drops": ["1/2"]})
     (example,) = job.plan.checkpoints()
+    rates: set[float] = set()
+    take = Step.take
+
+    def noted(step: Step, positions: torch.Tensor, rate: float) -> None:
+        rates.add(rate)
+        take(step, positions, rate)
+
+    monkeypatch.setattr(Step, "take", noted)
     ours, plain = training.training(job.runner, example)
+    assert rates == {example.recipe.learning_rate}
     assert (ours.implementation, plain.implementation) == ("rrbench", "plain step")
     for each in (ours, plain):
         assert each.seconds is not None
