@@ -71,13 +71,15 @@ class Arena:
     peak: float | None  # bf16 operations a second, in one large product of matrices
     operations: float  # of one gradient
 
-    def ours(self, attack: str, batch: Batch, precision: Precision, *, is_warmed: bool = True) -> Run:
-        """Run one of our attacks as `rrbench run` does."""
+    def ours(
+        self, attack: str, batch: Batch, precision: Precision, *, back: Precision | None = None, is_warmed: bool = True
+    ) -> Run:
+        """Run one of our attacks as `rrbench run` does; `back`: where the way back has a precision of its own."""
         built = build(Attack, choose("attack", attack, self.config, ""))
         counted = Instrumented(self.subject.attackable(precision), precision, exact=self.subject.network)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
         size = min(batch_size(self.subject.device), batch.size)
-        with frozen(counted), tf32(precision == "tf32"):
+        with frozen(counted), tf32("tf32" in (precision, back)):
             return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, is_warmed)
 
     def theirs(self, loop: Loop, batch: Batch, size: int, *, is_warmed: bool = True) -> Run:
@@ -117,10 +119,16 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
     """Measure PGD with the same steps and budget; each implementation first takes a batch unmeasured."""
     test, eps, step = arena.subject.test(), arena.budget.eps, float(arena.step)
     what, text = f"pgd{STEPS}", f"pgd{STEPS}(step={arena.step},keep=last,select=ce)"
-    precision, runs = arena.subject.precision, dict[Precision, Run]()
-    for each in dict.fromkeys([precision, "fp32"]):
-        runs[each] = arena.ours(text, test, each)
-        yield arena.line(what, OURS if each == precision else f"{OURS} in {each}", each, test, runs[each], STEPS)
+    precision = arena.subject.precision
+    ours = arena.ours(text, test, precision)
+    yield arena.line(what, OURS, precision, test, ours, STEPS)
+    exact = None
+    if precision != "fp32":
+        exact = arena.ours(text, test, "fp32")
+        yield arena.line(what, f"{OURS} in fp32", "fp32", test, exact, STEPS)
+        # So go attacks whose answers must be exact: the smallest distortion, and the worst of several.
+        half = arena.ours(text, test, "fp32", back="tf32")
+        yield arena.line(what, f"{OURS} in fp32, back in tf32", "fp32", test, half, STEPS)
     loops: list[tuple[str, Loop, int]] = [
         ("authors' loop", _script(eps, step, is_frozen=False), SMALL),
         ("plain loop", _script(eps, step, is_frozen=True), LARGE),
@@ -131,8 +139,8 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
         loops += [("torchattacks", _torchattacks(eps, step), size) for size in (SMALL, LARGE)]
     for name, loop, size in loops:
         yield arena.line(what, name, "fp32", test, arena.theirs(loop, test, size), STEPS)
-    if len(runs) > 1:
-        yield _agreement(arena, test, runs[precision], runs["fp32"])
+    if exact is not None:
+        yield _agreement(arena, test, ours, exact)
 
 
 def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:

@@ -5,6 +5,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from rrbench.api import prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
+from rrbench.devices import Instrumented
 from rrbench.errors import UseError
 from rrbench.progress import PassedOn, Silent
+from rrbench.protocols import Outputs
 from rrbench.steps import Step
 
 COLUMNS = (
@@ -75,6 +78,28 @@ def test_every_implementation_does_the_same_attack(arena: attacks.Arena) -> None
     assert all(each.seconds and each.gradients_per_second == pytest.approx(20 * 48 / each.seconds) for each in lines)
     shares = [(each.gradients_per_second or 0) * arena.operations / 1e9 for each in lines]
     assert [each.share_of_peak for each in lines] == pytest.approx(shares)
+
+
+def test_short_precision_is_held_against_float32_whole_and_with_a_short_way_back(
+    arena: attacks.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches: list[tuple[bool, bool]] = []
+
+    def noted(network: Instrumented, images: torch.Tensor) -> Outputs:
+        outside = torch.backends.cudnn.allow_tf32
+        switches.append((network.precision == "fp32", outside))
+        return climb(network, images)
+
+    climb = Instrumented.climb
+    monkeypatch.setattr(Instrumented, "climb", noted)
+    short = replace(arena, subject=replace(arena.subject, precision="bf16"))
+    lines = [each for each in attacks.pgd(short, frozenset()) if isinstance(each, Measurement)]
+    names = ["rrbench", "rrbench in fp32", "rrbench in fp32, back in tf32"]
+    assert [(each.implementation, each.precision) for each in lines[:3]] == list(
+        zip(names, ["bf16", "fp32", "fp32"], strict=True)
+    )
+    assert list(dict.fromkeys(switches)) == [(False, False), (True, False), (True, True)]
+    assert len({each.robust_accuracy for each in lines[1:3]}) == 1  # a CPU has no tf32
 
 
 def test_peers_leave_no_trace_on_the_network(arena: attacks.Arena) -> None:
