@@ -19,7 +19,8 @@ from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
 
 WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
-_CAPTURING = threading.Lock()  # one capture at a time: others may go on replaying
+# One at a time warms or captures, while others may go on replaying: what is compiled then is compiled once for all.
+_ALONE = threading.Lock()
 
 
 @dataclass
@@ -81,7 +82,8 @@ class CapturedStep(Step):
         self._positions.copy_(positions)
         if self._warmed < WARM:
             self._warmed += 1
-            return super().take(self._positions, rate)
+            with _ALONE:
+                return super().take(self._positions, rate)
         if self._graph is None or rate != self._rate:
             self._capture(rate)
         if self._graph is None:
@@ -93,7 +95,7 @@ class CapturedStep(Step):
         graph, self._rate = torch.cuda.CUDAGraph(), rate
         self._graph = None
         try:
-            with _CAPTURING:
+            with _ALONE:
                 stream = torch.cuda.current_stream()
                 stream.synchronize()
                 with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):

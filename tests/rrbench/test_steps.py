@@ -1,5 +1,7 @@
 """A captured step is the plain one: the same weights after the same batches, also when the rate changes."""
 
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,7 +21,7 @@ from rrbench.plan import Request, make_plan
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Rejector, Victim
 from rrbench.registry import build
-from rrbench.steps import CapturedStep, Step
+from rrbench.steps import WARM, CapturedStep, Step
 from rrbench.train import make_optimizer
 
 
@@ -91,6 +93,36 @@ def test_a_captured_step_is_the_plain_one() -> None:
     assert_same_way(weights_after(captured, RATES), weights_after(steps_of(Step, device), RATES), start)
     assert report.lines == []
     assert captured._graph is not None  # type: ignore[attr-defined]
+
+
+class Crowded(Standard):
+    """Counts how many are in the middle of a step at once."""
+
+    inside, most = 0, 0
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        Crowded.inside += 1
+        Crowded.most = max(Crowded.most, Crowded.inside)
+        time.sleep(0.05)
+        loss = super().__call__(victim, batch, draws)
+        Crowded.inside -= 1
+        return loss
+
+
+def test_of_trainings_side_by_side_one_warms_at_a_time() -> None:
+    cpu = torch.device("cpu")
+    steps = [steps_of(CapturedStep, cpu, 32, Silent(), "rr", framework=Crowded()) for _ in range(3)]
+
+    def warm(step: Step) -> None:
+        for _ in range(WARM):
+            step.take(torch.arange(32), 0.1)
+
+    threads = [threading.Thread(target=warm, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (Crowded.inside, Crowded.most) == (0, 1)
 
 
 class Waiting(Standard):
