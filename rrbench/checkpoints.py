@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rrbench.errors import UseError, first_line
-from rrbench.files import sha256, write_bytes
+from rrbench.files import replacing, sha256
 from rrbench.packing import unpack
 
 
@@ -30,7 +30,12 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
     """Write weights and facts atomically."""
     # Laid out anew where they are: a GPU does it in no time.
     contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    write_bytes(path, save(contiguous, metadata={"rrbench": json.dumps(facts)}))
+    try:
+        # Straight to the file: made as bytes first, a large one would hold up the trainings in other threads.
+        with replacing(path) as temporary:
+            save_file(contiguous, temporary, metadata={"rrbench": json.dumps(facts)})
+    except SafetensorError as error:
+        raise UseError(f"cannot write {path}: {first_line(error)}") from None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

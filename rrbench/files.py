@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +21,16 @@ class Files:
     resume: Path
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder, flush it to the disk, then rename."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file in the same folder to write; then flush it to the disk and rename it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
+            yield Path(name)
+            with open(name, "rb+") as file:
                 os.fsync(file.fileno())
             os.chmod(name, 0o644)  # mkstemp makes files that only their owner may read
             os.replace(name, path)
@@ -36,6 +39,12 @@ def write_bytes(path: Path, content: bytes) -> None:
             raise
     except OSError as error:
         raise UseError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write so that the file is there whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(path: Path, value: object) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from rrbench.checkpoints import load_weights, pack_bits, read_checkpoint, unpack_bits, write_checkpoint
@@ -35,6 +36,22 @@ def refusal(call: Callable[[], object]) -> str:
         call()
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path)
+    before = path.read_bytes()
+
+    def full(*given: object, **more: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("rrbench.checkpoints.save_file", full)
+    assert refusal(lambda: saved(tmp_path)) == (
+        f"cannot write {path}: Error while serializing: I/O error: No space left on device (os error 28)"
+    )
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (before, [path.name])
 
 
 def test_weights_and_facts_come_back_as_they_were_written(tmp_path: Path) -> None:
