@@ -62,48 +62,60 @@ class Step:
 
 
 @dataclass
-class CapturedStep(Step):
-    """Replays a step for full batches, captured anew for another learning rate; the last small batch goes plainly."""
+class Captured:
+    """A step for batches of one size."""
 
-    batch: int
+    positions: Tensor  # where the graph looks for its batch
+    to_warm: int  # steps to be taken plainly before a capture
+    graph: torch.cuda.CUDAGraph | None = None
+    rate: float | None = None  # of the graph
+
+
+@dataclass
+class CapturedStep(Step):
+    """Replays a step, captured for each size of batch (an epoch's last is smaller) and anew for another rate."""
+
     report: Report
     name: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._positions = torch.zeros(self.batch, dtype=torch.int64, device=self.data.labels.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._rate, self._warmed, self._is_refused = 0.0, 0, False
+        self._captured: dict[int, Captured] = {}
+        self._is_refused = False
 
     def take(self, positions: Tensor, rate: float) -> None:
         """Take one step."""
-        if len(positions) != self.batch or self._is_refused:
-            return super().take(positions, rate)
-        self._positions.copy_(positions)
-        if self._warmed < WARM:
-            self._warmed += 1
+        if len(positions) not in self._captured:
+            # Of another size only the kernels are new.
+            self._captured[len(positions)] = Captured(positions.clone(), 1 if self._captured else WARM)
+        own = self._captured[len(positions)]
+        own.positions.copy_(positions)
+        if own.to_warm:
+            own.to_warm -= 1
             with _ALONE:
-                return super().take(self._positions, rate)
-        if self._graph is None or rate != self._rate:
-            self._capture(rate)
-        if self._graph is None:
-            return super().take(self._positions, rate)
-        return self._graph.replay()
+                return super().take(own.positions, rate)
+        if rate != own.rate and not self._is_refused:
+            self._capture(own, rate)
+        if own.graph is None or rate != own.rate:  # by another rate, where no capture was allowed any more
+            return super().take(own.positions, rate)
+        return own.graph.replay()
 
-    def _capture(self, rate: float) -> None:
+    def _capture(self, own: Captured, rate: float) -> None:
         """Record a step; one that waits for the device in between cannot be, and is taken plainly from then on."""
-        graph, self._rate = torch.cuda.CUDAGraph(), rate
-        self._graph = None
+        own.graph = own.rate = None  # the memory of one with another rate is free then
+        graph = torch.cuda.CUDAGraph()
+        # One after the other, they may use the same memory.
+        pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
         try:
             with _ALONE:
                 stream = torch.cuda.current_stream()
                 stream.synchronize()
-                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                    super().take(self._positions, rate)
+                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                    super().take(own.positions, rate)
         except RuntimeError as error:
             self._is_refused = True
             self.report.line(
                 f"{self.name}: its step cannot be captured, training goes on plainly ({first_line(error)})"
             )
         else:
-            self._graph = graph
+            own.graph, own.rate = graph, rate

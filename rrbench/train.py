@@ -86,7 +86,7 @@ def epochs(
         judged = load(training.recipe.choose_on)
         parts = (framework, rejector, model, state.optimizer, info, data)
         step = (
-            CapturedStep(*parts, training.recipe.batch, report, training.trained_as)
+            CapturedStep(*parts, report, training.trained_as)
             if device.type == "cuda" and not is_plain
             else Step(*parts)
         )

@@ -2,7 +2,10 @@
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -21,7 +24,7 @@ from rrbench.plan import Request, make_plan
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Rejector, Victim
 from rrbench.registry import build
-from rrbench.steps import WARM, CapturedStep, Step
+from rrbench.steps import WARM, Captured, CapturedStep, Step
 from rrbench.train import make_optimizer
 
 
@@ -53,15 +56,14 @@ def steps_of(kind: type[Step], device: torch.device, *more: object, framework: o
 
 
 def weights_after(step: Step, rates: list[float]) -> Tensor:
-    """Take one step for each rate, the last of them on a smaller batch, over two epochs, on a stream of its own."""
+    """Take one step for each rate, the last of them on a smaller batch, over three epochs; on a GPU's own stream."""
     device = step.data.labels.device
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for epoch in range(2):
+    with torch.cuda.stream(torch.cuda.Stream()) if device.type == "cuda" else nullcontext():
+        for epoch in range(3):
             step.begin(a_training(), epoch)
             for index, rate in enumerate(rates):
                 size = 20 if index == len(rates) - 1 else 32
                 step.take(torch.arange(size, device=device) + 32 * index, rate)
-        torch.cuda.synchronize()
     return torch.cat([parameter.detach().flatten() for parameter in step.network.network.parameters()])
 
 
@@ -85,14 +87,45 @@ def test_replayed_draws_are_the_hashed_ones_of_the_stream_they_follow() -> None:
 RATES = [0.001] * 6 + [0.0001] * 2
 
 
+class Played(CapturedStep):
+    """Stands in for a GPU: a graph is the plain step at the rate of its capture."""
+
+    def _capture(self, own: Captured, rate: float) -> None:
+        self.notes.append(f"captured {len(own.positions)} at {rate}")
+        own.rate, own.graph = rate, Graph(lambda: self._replay(own, rate))  # type: ignore[assignment]
+
+    def _replay(self, own: Captured, rate: float) -> None:
+        self.notes.append(f"{len(own.positions)}")
+        Step.take(self, own.positions, rate)
+
+    notes: ClassVar[list[str]] = []
+
+
+class Graph(NamedTuple):
+    replay: Callable[[], None]
+
+
+def test_every_size_of_batch_is_warmed_captured_and_replayed() -> None:
+    cpu = torch.device("cpu")
+    played = weights_after(steps_of(Played, cpu, Silent(), "rr"), RATES)
+    full, drop = "captured 32 at 0.001", "captured 32 at 0.0001"
+    assert Played.notes == [
+        *[full, "32", "32", "32", drop, "32"],  # after three that warm; the last, smaller one warms too
+        *[full, *["32"] * 6, drop, "32", "captured 20 at 0.0001", "20"],
+        *[full, *["32"] * 6, drop, "32", "20"],
+    ]
+    assert torch.equal(played, weights_after(steps_of(Step, cpu), RATES))
+
+
 @pytest.mark.gpu
 def test_a_captured_step_is_the_plain_one() -> None:
     device, report = torch.device("cuda"), Spoken()
     start = weights_after(steps_of(Step, device), [])
-    captured = steps_of(CapturedStep, device, 32, report, "rr")
+    captured = steps_of(CapturedStep, device, report, "rr")
     assert_same_way(weights_after(captured, RATES), weights_after(steps_of(Step, device), RATES), start)
     assert report.lines == []
-    assert captured._graph is not None  # type: ignore[attr-defined]
+    assert isinstance(captured, CapturedStep)
+    assert {size: each.graph is not None for size, each in captured._captured.items()} == {32: True, 20: True}
 
 
 class Crowded(Standard):
@@ -111,7 +144,7 @@ class Crowded(Standard):
 
 def test_of_trainings_side_by_side_one_warms_at_a_time() -> None:
     cpu = torch.device("cpu")
-    steps = [steps_of(CapturedStep, cpu, 32, Silent(), "rr", framework=Crowded()) for _ in range(3)]
+    steps = [steps_of(CapturedStep, cpu, Silent(), "rr", framework=Crowded()) for _ in range(3)]
 
     def warm(step: Step) -> None:
         for _ in range(WARM):
@@ -137,7 +170,7 @@ class Waiting(Standard):
 def test_a_step_that_waits_for_the_device_is_taken_plainly_and_said_so() -> None:
     device, report = torch.device("cuda"), Spoken()
     start = weights_after(steps_of(Step, device), [])
-    step = steps_of(CapturedStep, device, 32, report, "rr", framework=Waiting())
+    step = steps_of(CapturedStep, device, report, "rr", framework=Waiting())
     plain = weights_after(steps_of(Step, device, framework=Waiting()), RATES)
     assert_same_way(weights_after(step, RATES), plain, start)
     assert len(report.lines) == 1
