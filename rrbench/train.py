@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,34 +18,22 @@ from torch import Tensor, nn
 from rrbench import provenance
 from rrbench.batching import batch_size, forward, in_batches
 from rrbench.cells import Training, identity, plain, show_budget
-from rrbench.checkpoints import pack_bits, read_checkpoint, write_checkpoint
+from rrbench.checkpoints import pack_bits, write_checkpoint
 from rrbench.config import Recipe
 from rrbench.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.draws import HashedDraws, derive
-from rrbench.errors import CellError, UseError
+from rrbench.errors import CellError
 from rrbench.files import Files
 from rrbench.modes import frozen
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
 from rrbench.registry import build
+from rrbench.resume import State, Writer, resume
 from rrbench.steps import CapturedStep, Step
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
 _EXACT = threading.Lock()  # and so is its switch for tf32
-
-
-@dataclass
-class State:
-    """All that a resumed run needs."""
-
-    network: nn.Module
-    optimizer: torch.optim.SGD
-    epoch: int = 0  # finished ones
-    best_epoch: int = 0
-    best_score: float = -1.0
-    best: dict[str, Tensor] = field(default_factory=dict)
-    log: list[dict[str, float]] = field(default_factory=list)
 
 
 class Epoch(NamedTuple):
@@ -80,7 +67,7 @@ def epochs(
         model = Instrumented(network, precision, twin=None if is_plain else make_twin(network, precision, device))
         state = State(network, make_optimizer(network, training.recipe))
         if files.resume.is_file():
-            _resume(state, files.resume, training)
+            resume(state, files.resume, training)
             report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
         data = load("train")
         judged = load(training.recipe.choose_on)
@@ -91,7 +78,10 @@ def epochs(
             else Step(*parts)
         )
         seconds = []
-        with report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance:
+        with (
+            report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance,
+            Writer(files.resume, training) as writer,
+        ):
             advance(state.epoch)
             while state.epoch < training.recipe.epochs:
                 begin = time.perf_counter()
@@ -103,7 +93,7 @@ def epochs(
                 _choose(state, framework, record)
                 state.epoch += 1
                 state.log.append(record)
-                _save_resume(state, files.resume, training)
+                writer.save(state)
                 seconds.append(time.perf_counter() - begin)
                 yield Epoch(record, seconds[-1])
         if seconds:
@@ -211,45 +201,6 @@ def _choose(state: State, framework: Framework, record: Mapping[str, float]) -> 
     if not framework.chooses_epoch or record["robust_accuracy"] > state.best_score:
         state.best_epoch, state.best_score = int(record["epoch"]), record.get("robust_accuracy", -1.0)
         state.best = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
-
-
-def _save_resume(state: State, path: Path, training: Training) -> None:
-    tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
-    tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
-    for name, parameter in state.network.named_parameters():
-        # A parameter that the loss never reaches has no momentum.
-        if "momentum_buffer" in state.optimizer.state[parameter]:
-            tensors[f"momentum.{name}"] = state.optimizer.state[parameter]["momentum_buffer"]
-    write_checkpoint(
-        path,
-        tensors,
-        {
-            "key": training.key,
-            "epoch": state.epoch,
-            "log": state.log,
-            "best_epoch": state.best_epoch,
-            "best_score": state.best_score,
-        },
-    )
-
-
-def _resume(state: State, path: Path, training: Training) -> None:
-    checkpoint = read_checkpoint(path)
-    facts = checkpoint.facts
-    if facts.get("key") != training.key:
-        raise UseError(f"{path} belongs to another training; delete it to start afresh")
-    device = next(state.network.parameters()).device
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}}
-    for name, tensor in checkpoint.tensors.items():
-        part, _, rest = name.partition(".")
-        parts[part][rest] = tensor.to(device)
-    state.network.load_state_dict(parts["network"])
-    for name, parameter in state.network.named_parameters():
-        if name in parts["momentum"]:
-            state.optimizer.state[parameter]["momentum_buffer"] = parts["momentum"][name]
-    state.best = parts["best"]
-    state.epoch, state.log = facts["epoch"], facts["log"]
-    state.best_epoch, state.best_score = facts["best_epoch"], facts["best_score"]
 
 
 def _finish(training: Training, state: State, files: Files, test: Batch, precision: Precision) -> None:

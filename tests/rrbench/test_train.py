@@ -1,8 +1,10 @@
 """Training: the schedule and the update by hand, the choice of epoch, and resuming to the last bit."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 
 from rrbench import train
 from rrbench.cells import Training
-from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
+from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
@@ -20,6 +22,7 @@ from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.protocols import Batch, Draws, Framework, Rejector, Victim
 from rrbench.registry import build, table
+from rrbench.resume import State
 from rrbench.runner import Runner
 
 
@@ -206,7 +209,7 @@ def interrupt(*arguments: object) -> None:
 def test_a_damaged_or_foreign_resume_file_is_one_line(empty: Any) -> None:
     runner, training = planned(empty, "standard", epochs=1)
     files = runner.store.checkpoint_files(training.key)
-    train.write_checkpoint(files.resume, {}, {"key": "another", "epoch": 1})
+    write_checkpoint(files.resume, {}, {"key": "another", "epoch": 1})
     with pytest.raises(UseError, match="belongs to another training; delete it"):
         runner.checkpoint(training)
     files.resume.write_bytes(b"half a file")
@@ -218,7 +221,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *robust: float) -> list[dict[str, 
     """Let the epochs have these robust accuracies; return the list that will hold their weights."""
     weights: list[dict[str, Tensor]] = []
 
-    def accuracies(training: Training, state: train.State, *rest: object, is_attacked: bool) -> dict[str, float]:
+    def accuracies(training: Training, state: State, *rest: object, is_attacked: bool) -> dict[str, float]:
         weights.append({name: tensor.clone() for name, tensor in state.network.state_dict().items()})
         return {"clean_accuracy": 50.0, "robust_accuracy": robust[len(weights) - 1]}
 
@@ -228,6 +231,48 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *robust: float) -> list[dict[str, 
 
 def holds(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(checkpoint.tensors[name], tensor) for name, tensor in weights.items())
+
+
+def test_an_epoch_is_written_as_it_ended_while_the_next_one_trains(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, written, steps = scripted(monkeypatch, 10.0, 20.0), list[Checkpoint](), list[int]()
+
+    def late(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        end = time.monotonic() + 10
+        while len(Recorded.seen) < 4 and time.monotonic() < end:  # of two epochs of two steps
+            time.sleep(0.01)
+        steps.append(len(Recorded.seen))
+        write_checkpoint(path, tensors, facts)
+        written.append(read_checkpoint(path))
+
+    monkeypatch.setattr("rrbench.resume.write_checkpoint", late)
+    trained(empty, "recorded", epochs=2)
+    assert steps == [4, 4]
+    assert [(each.facts["epoch"], len(each.facts["log"])) for each in written] == [(1, 1), (2, 2)]
+    for each, ended in zip(written, weights, strict=True):
+        assert holds(each, {f"network.{name}": tensor for name, tensor in ended.items()})
+
+
+def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, training = planned(empty, "standard", epochs=3)
+    files = runner.store.checkpoint_files(training.key)
+
+    def slow(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        time.sleep(0.2)
+        write_checkpoint(path, tensors, facts)
+
+    monkeypatch.setattr("rrbench.resume.write_checkpoint", slow)
+    going = train.epochs(
+        training,
+        lambda split: runner.data(training.dataset, split),
+        files,
+        device=runner.device,
+        precision="fp32",
+        report=runner.report,
+    )
+    assert isinstance(going, Generator)
+    assert next(going).record["epoch"] == 1
+    going.close()
+    assert read_checkpoint(files.resume).facts["epoch"] == 1
 
 
 def test_the_first_of_equally_good_epochs_is_chosen_and_the_last_is_kept_too(

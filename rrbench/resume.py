@@ -1,0 +1,86 @@
+"""What a stopped training goes on from: written while the next epoch trains, and read back."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from rrbench.cells import Training
+from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.errors import UseError
+
+
+@dataclass
+class State:
+    """All that a resumed run needs."""
+
+    network: nn.Module
+    optimizer: torch.optim.SGD
+    epoch: int = 0  # finished ones
+    best_epoch: int = 0
+    best_score: float = -1.0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    log: list[dict[str, float]] = field(default_factory=list)
+
+
+class Writer:
+    """Writes what a resumed run needs, while the next epoch trains; at the end all is written."""
+
+    def __init__(self, path: Path, training: Training) -> None:
+        self.path, self.training = path, training
+        self._pool, self._last = ThreadPoolExecutor(1), Future[None]()
+        self._last.set_result(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._pool.shutdown()
+        if kind is None or issubclass(kind, GeneratorExit):
+            self._last.result()
+
+    def save(self, state: State) -> None:
+        """Begin to write a copy of the state, once the one before is written."""
+        self._last.result()
+        tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
+        for name, parameter in state.network.named_parameters():
+            # A parameter that the loss never reaches has no momentum.
+            if "momentum_buffer" in state.optimizer.state[parameter]:
+                tensors[f"momentum.{name}"] = state.optimizer.state[parameter]["momentum_buffer"]
+        copies = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+        }
+        facts = {
+            "key": self.training.key,
+            "epoch": state.epoch,
+            "log": list(state.log),
+            "best_epoch": state.best_epoch,
+            "best_score": state.best_score,
+        }
+        if next(state.network.parameters()).is_cuda:
+            torch.cuda.current_stream().synchronize()  # the copies are read from another stream
+        self._last = self._pool.submit(write_checkpoint, self.path, copies, facts)
+
+
+def resume(state: State, path: Path, training: Training) -> None:
+    """Take over the state of the run that wrote a file."""
+    checkpoint = read_checkpoint(path)
+    facts = checkpoint.facts
+    if facts.get("key") != training.key:
+        raise UseError(f"{path} belongs to another training; delete it to start afresh")
+    device = next(state.network.parameters()).device
+    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}}
+    for name, tensor in checkpoint.tensors.items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = tensor.to(device)
+    state.network.load_state_dict(parts["network"])
+    for name, parameter in state.network.named_parameters():
+        if name in parts["momentum"]:
+            state.optimizer.state[parameter]["momentum_buffer"] = parts["momentum"][name]
+    state.best = parts["best"]
+    state.epoch, state.log = facts["epoch"], facts["log"]
+    state.best_epoch, state.best_score = facts["best_epoch"], facts["best_score"]
