@@ -34,7 +34,7 @@ def main() -> None:
     """Run a command; what goes wrong is one line on stderr and exit code 2, or 1 for a failed cell."""
     warnings.showwarning = lambda message, *rest, **more: print(f"rrbench: warning: {message}", file=sys.stderr)
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="rrbench", standalone_mode=False)
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
@@ -46,10 +46,14 @@ def main() -> None:
         _stop("interrupted; run the same command again to go on", INTERRUPTED)
     except Exception as error:
         # Typer brings its own copy of click, so a usage error is known by what it can do.
-        if not hasattr(error, "show") or not hasattr(error, "exit_code"):
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
             raise
-        error.show()
-        sys.exit(error.exit_code)
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        if "\n" in message:  # no command at all: its help
+            print(message, file=sys.stderr)
+            sys.exit(error.exit_code)
+        where = f"; see {context.command_path} --help" if context else ""
+        _stop(message.rstrip(".") + where, error.exit_code)
 
 
 def _stop(message: str, code: int) -> None:

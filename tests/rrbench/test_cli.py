@@ -145,12 +145,27 @@ def test_every_command_refuses_in_one_line(
     assert answer.out == ""
 
 
-@pytest.mark.parametrize("arguments", [["run", "--limit", "many"], ["run", "--nothing"], ["nothing"], ["list"]])
-def test_what_is_no_option_at_all_exits_2_without_a_traceback(command: Any, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["run", "--limit", "many"], "Invalid value for '--limit': 'many' is not a valid int; see rrbench run --help"),
+        (["run", "--limt", "3"], "No such option: --limt (Possible options: --limit); see rrbench run --help"),
+        (["run", "--rejectors"], "Option '--rejectors' requires an argument"),
+        (["nothing"], "No such command 'nothing'; see rrbench --help"),
+        (["list"], "Missing argument 'what'; see rrbench list --help"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_no_option_at_all_is_one_line_too(command: Any, arguments: list[str], reason: str) -> None:
     answer = command(*arguments)
-    assert answer.code == 2
-    assert "Traceback" not in answer.err
-    assert answer.out == ""
+    assert (answer.code, answer.out, lines(answer.err)) == (2, "", [f"rrbench: {reason}"])
+
+
+def test_without_a_command_there_is_the_help(command: Any) -> None:
+    for arguments in ([], ["data"]):
+        answer = command(*arguments)
+        assert answer.code == 2
+        assert answer.err.strip() == command(*arguments, "--help").out.strip()
 
 
 def files(folder: Path) -> dict[Path, int]:
