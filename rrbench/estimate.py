@@ -51,8 +51,8 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     for cell in plan.cells:
         source = sources[cell.training]
         key = cell.attack_key(source.key, runner.precision)
-        record = runner.store.cell(cell.key(source.key, runner.precision))
-        state = "done" if record and record.row.status == "ok" else "shared" if key in seen else "to be run"
+        is_done = runner.store.measured(cell.key(source.key, runner.precision)) is not None
+        state = "done" if is_done else "shared" if key in seen else "to be run"
         is_stored = runner.store.moved_path(key).is_file()
         is_needed = state == "to be run" and not is_stored
         gradients = attack_gradients(cell) if is_needed else 0

@@ -129,8 +129,7 @@ class Runner(Supply):
         return [cell.key(sources[cell.training].key, self.precision) for cell in cells]
 
     def _finished(self, cell: Cell, source: Source) -> CellRecord | None:
-        record = self.store.cell(cell.key(source.key, self.precision))
-        return record if record and record.row.status == "ok" else None
+        return self.store.measured(cell.key(source.key, self.precision))
 
     def _opened(self, cell: Cell, source: Source) -> tuple[Checkpoint, Subject]:
         """Return a cell's checkpoint and its network with the data, checked; those of one checkpoint stay at hand."""

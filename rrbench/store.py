@@ -110,6 +110,11 @@ class Store:
         path = self.root / "cells" / f"{key}.json"
         return read_cell(path)[0] if path.is_file() else None
 
+    def measured(self, key: str) -> CellRecord | None:
+        """Return a finished cell that did not fail and whose scores are there."""
+        record = self.cell(key)
+        return record if record and record.row.status == "ok" and self.scores_path(key).is_file() else None
+
     def cells(self) -> list[tuple[CellRecord, str]]:
         """Return every finished cell with the row hash written beside it."""
         return [read_cell(path) for path in sorted((self.root / "cells").glob("*.json"))]

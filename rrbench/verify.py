@@ -105,7 +105,8 @@ class Verifier:
             for text in _misnamed(record):
                 self._problem(record, text)
             if sha256(path) != record.scores_sha256:
-                self._problem(record, f"{path.name} does not have the SHA-256 written with the row")
+                advice = "once it is deleted, `rrbench run` measures the cell again"
+                self._problem(record, f"{path.name} does not have the SHA-256 written with the row: {advice}")
             arrays = load_arrays(path)
             images = torch.from_numpy(arrays.pop("images"))
             scores = Scores(**arrays)

@@ -32,6 +32,9 @@ def finished(runner: Runner, key: str, **changes: Any) -> None:
     row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 100)
     row = replace(row, **{"seconds": 1.0, "gradients": 10.0, "device": describe(CPU), **changes})
     runner.store.save_cell(CellRecord(key, row, "", "", "", {}))
+    scores = runner.store.scores_path(key)
+    scores.parent.mkdir(parents=True, exist_ok=True)
+    scores.write_bytes(b"scores")
 
 
 @pytest.mark.parametrize(

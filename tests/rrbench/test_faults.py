@@ -21,6 +21,7 @@ import torch
 from rrbench import api
 from rrbench.checkpoints import read_checkpoint
 from rrbench.errors import UseError
+from rrbench.estimate import describe_plan
 from rrbench.progress import Silent
 from rrbench.rows import ResultRow, read_rows
 from rrbench.verify import verify_folder
@@ -243,6 +244,23 @@ def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any,
     assert "Traceback" not in answer.err
     if kind in ("moved", "checkpoints"):
         assert {path: cells(bench.out)[path] for path in before} == before
+
+
+def test_a_damaged_score_file_once_deleted_is_made_again(bench: Any) -> None:
+    rows = bench.measure("confidence", "clean,pgd2")
+    made = {path: path.read_bytes() for path in sorted((bench.out / "scores").iterdir())}
+    first, second = made
+    damage(first)
+    (problem, *_) = verify_folder(bench.out, (), torch.device("cpu"), rerun=False, report=Silent()).problems
+    assert problem.endswith("once it is deleted, `rrbench run` measures the cell again")
+    first.unlink()
+    job = bench.prepare("confidence", "clean,pgd2")
+    shown = describe_plan(job.plan, job.runner)
+    assert (shown.count(" attack stored\n"), shown.count(" done\n")) == (1, 1)
+    modified = second.stat().st_mtime_ns
+    assert timeless(bench.measure("confidence", "clean,pgd2")) == timeless(rows)
+    assert {path: path.read_bytes() for path in sorted((bench.out / "scores").iterdir())} == made
+    assert second.stat().st_mtime_ns == modified
 
 
 def test_a_damaged_checkpoint_of_the_zoo_is_one_line(
