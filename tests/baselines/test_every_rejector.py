@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from on_device import on_device
 from rrbench.config import load_preset
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
@@ -244,6 +245,5 @@ def test_a_gpu_gives_the_scores_of_the_cpu(case: Case) -> None:
     device = torch.device("cuda")
     moved = copy(case.rejector)
     moved.fitted = {key: tensor.to(device) for key, tensor in case.rejector.fitted.items()}
-    outputs = Outputs(*(part.to(device) for part in case.outputs))
-    scores = moved.oracle_certainty(outputs, case.batch.labels.to(device))
+    scores = moved.oracle_certainty(on_device(case.outputs, device), case.batch.labels.to(device))
     torch.testing.assert_close(scores.cpu(), case.certainty, rtol=1e-4, atol=1e-9)

@@ -9,6 +9,7 @@ from sklearn.neighbors import KernelDensity
 from torch import Tensor
 from torch.nn import functional as F
 
+from on_device import on_device
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs
 from rrbench_baselines import references
@@ -165,6 +166,7 @@ def test_cpu_and_gpu_agree() -> None:
     cuda = torch.device("cuda")
     here, there = Kd(), Kd()
     here.fit(clean, labels)
-    there.fit(clean.to(cuda), labels.to(cuda))
+    there.fit(on_device(clean, cuda), labels.to(cuda))
     for batch in (queries, clean):
-        torch.testing.assert_close(there.certainty(batch.to(cuda)).cpu(), here.certainty(batch), rtol=1e-4, atol=0)
+        certainty = there.certainty(on_device(batch, cuda)).cpu()
+        torch.testing.assert_close(certainty, here.certainty(batch), rtol=1e-4, atol=0)
