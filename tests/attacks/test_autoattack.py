@@ -330,7 +330,7 @@ class Trembling(nn.Module):
         self.exact = exact
 
     def forward(self, images: Tensor) -> Outputs:
-        outputs = self.exact(images)
+        outputs: Outputs = self.exact(images)
         return outputs._replace(logits=outputs.logits * torch.linspace(0.9, 1.1, outputs.logits.shape[1]))
 
 

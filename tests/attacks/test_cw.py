@@ -1,5 +1,4 @@
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,6 +15,7 @@ from rrbench.errors import CellError
 from rrbench.names import parse, resolve
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
+from rrbench_attacks.foolbox_attack import load
 
 BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
 SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 4}
@@ -183,10 +183,7 @@ def test_the_adaptive_goal_ends_where_the_wrong_answer_is_sure_enough(attack: Ca
 
 
 def test_it_agrees_with_foolbox_on_a_trained_network() -> None:
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # foolbox looks for git
-    import foolbox
-
-    network, batch = digits()
+    foolbox, (network, batch) = load(), digits()
 
     class Logits(nn.Module):
         def forward(self, images: Tensor) -> Tensor:

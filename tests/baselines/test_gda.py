@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
+from scipy.spatial.distance import cdist
 from sklearn.covariance import EmpiricalCovariance
 from torch import Tensor
 from torch.nn import functional as F

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,12 +53,12 @@ class Bench:
     config: Path
     report: Recorder = field(default_factory=Recorder)
 
-    def prepare(self, rejectors: str, attacks: str, **options: object) -> api.Job:
+    def prepare(self, rejectors: str, attacks: str, **options: Any) -> api.Job:
         self.report = Recorder()
-        given = {"config": self.config, "out": self.out, "device": "cpu", "limit": 60, "retrain": True}
+        given: dict[str, Any] = {"config": self.config, "out": self.out, "device": "cpu", "limit": 60, "retrain": True}
         return api.prepare(rejectors, attacks, report=self.report, **(given | options))
 
-    def measure(self, rejectors: str, attacks: str, **options: object) -> list[ResultRow]:
+    def measure(self, rejectors: str, attacks: str, **options: Any) -> list[ResultRow]:
         return api.execute(self.prepare(rejectors, attacks, **options), ["a test"])
 
     def attacked(self) -> list[str]:

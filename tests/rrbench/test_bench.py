@@ -219,7 +219,8 @@ def test_what_was_found_before_the_end_is_told_and_kept(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def cut_short(*given: object) -> Iterator[Measurement | str]:
-        yield from [LINES[0], "both agree"]
+        yield LINES[0]
+        yield "both agree"
         raise UseError("the power went")
 
     monkeypatch.setattr("rrbench.bench.compare.compare", cut_short)

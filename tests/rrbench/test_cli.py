@@ -21,7 +21,7 @@ from rrbench.registry import table
 
 
 def commands(group: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = []
+    found: list[tuple[str, ...]] = []
     for name, item in group.commands.items():
         found += commands(item, (*prefix, name)) if hasattr(item, "commands") else [(*prefix, name)]
     return found

@@ -1,6 +1,7 @@
 """A twin answers as its network does, with the same gradient and the same running statistics, on a CPU and on a GPU."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -30,20 +31,25 @@ def make_network(device: str, *, training: bool) -> Composed:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = Composed(INFO, ResidualBackbone(3, 16, (16, 32), 2), 32, RR()).to(device)
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with torch.no_grad():
             for module in network.modules():
                 if isinstance(module, nn.BatchNorm2d):
                     module.weight.uniform_(0.5, 1.5)
                     module.bias.normal_(0, 0.3)
-                    module.running_mean.normal_(0, 0.1)  # type: ignore[operator, union-attr]
-                    module.running_var.uniform_(0.5, 2)  # type: ignore[operator, union-attr]
+                    module.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]
+                    module.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
     return network.train(training)
 
 
 def images(device: str) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.rand(6, 3, 9, 8, generator=generator).to(device)
+
+
+def named(name: str) -> Callable[[str], str]:
+    """Put a weight's name before what is wrong with it."""
+    return lambda text: name + text
 
 
 def slope(network: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,9 +112,7 @@ def test_a_network_learns_through_its_twin_what_pytorch_teaches_it(device: str) 
     for (name, parameter), expected in zip(network.named_parameters(), reference.parameters(), strict=True):
         assert parameter.grad is not None, name
         assert expected.grad is not None
-        torch.testing.assert_close(
-            parameter.grad, expected.grad, rtol=1e-3, atol=1e-4, msg=lambda text, n=name: n + text
-        )
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-4, msg=named(name))
     for (name, buffer), expected_buffer in zip(network.named_buffers(), reference.buffers(), strict=True):
         if "num_batches" not in name:
             torch.testing.assert_close(buffer, expected_buffer, rtol=1e-4, atol=1e-5)
@@ -161,7 +165,7 @@ def test_a_twin_without_a_way_to_the_weights_and_frozen_norms_leave_the_lesson_t
     torch.testing.assert_close(*lessons(network, twin))
     network = make_network("cpu", training=True)
     frozen = next(module for module in network.modules() if isinstance(module, nn.BatchNorm2d)).eval()
-    before = frozen.running_mean.clone()  # type: ignore[union-attr, operator]
+    before = frozen.running_mean.clone()  # type: ignore[union-attr]
     found, expected = lessons(network, network.twin(torch.float32))
     torch.testing.assert_close(found, expected)
     assert torch.equal(before, frozen.running_mean)  # type: ignore[arg-type]
@@ -219,7 +223,7 @@ def test_every_framework_learns_through_the_twin_what_pytorch_teaches_it(pair: s
     found, expected = gradients
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=lambda text, n=name: n + text)
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=named(name))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -71,8 +71,10 @@ def compile_all() -> None:
     from rrbench.networks.fast import norm_relu_kernels as norms
     from rrbench.networks.fast import stem_kernels as stem
 
-    work = [(each, NORM, NORM_MAPS) for each in (norms._sums, norms._forward, norms._back_sums, norms._backward)]
-    work += [(each, STEM, STEM_MAPS) for each in (stem._forward, stem._share, stem._gather)]
+    work: list[tuple[Any, dict[str, int], tuple[str, ...]]] = [
+        *((each, NORM, NORM_MAPS) for each in (norms._sums, norms._forward, norms._back_sums, norms._backward)),
+        *((each, STEM, STEM_MAPS) for each in (stem._forward, stem._share, stem._gather)),
+    ]
     for kernel, sizes, maps in work:
         constants = {each.name: sizes.get(each.name, True) for each in kernel.params if each.is_constexpr}
         types = NUMBERS | dict.fromkeys(maps, "*bf16")
@@ -195,7 +197,8 @@ def compare_all() -> None:
         compare(norm_relu_kernels, channels, training=training, has_more=has_more)
     sys.stdout.write(f"{len(ways)} alike\n")
     maps = torch.full((1, 16, 2, 2), torch.nan).contiguous(memory_format=torch.channels_last)
-    norm = Norm(*torch.ones(4, 16), eps=1e-5, momentum=0.1)
+    weight, bias, mean, variance = torch.ones(4, 16)
+    norm = Norm(weight, bias, mean, variance, eps=1e-5, momentum=0.1)
     assert bool(norm_relu_kernels.forward(maps, None, norm, None).active.isnan().all())
     sys.stdout.write("NaN stays\n")
     compare_stems()

@@ -101,7 +101,7 @@ def test_a_difference_and_its_interval_are_those_of_a_plain_bootstrap(folder: Pa
         )
         differences.append(expected(one, metric) - expected(other, metric))
     low, high = np.percentile(differences, (2.5, 97.5))
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+    assert (found.low, found.high) == pytest.approx((low, high))
 
 
 def test_a_reference_is_drawn_once_for_all_and_each_metric_by_itself(

@@ -1,5 +1,6 @@
 """The engine `ray`: the rows of the engine `local`, whatever dies on the way."""
 
+import logging
 import sys
 import threading
 import time
@@ -120,7 +121,7 @@ class Heard:
 
 def prepare(folder: Path, attacks: str = ATTACKS, **options: Any) -> api.Job:
     (folder / "tiny.toml").write_text(TINY)
-    given = {"config": folder / "tiny.toml", "out": folder / "runs", "device": "cpu", "limit": 32}
+    given: dict[str, Any] = {"config": folder / "tiny.toml", "out": folder / "runs", "device": "cpu", "limit": 32}
     return api.prepare(REJECTORS, attacks, **(given | options))
 
 
@@ -150,7 +151,7 @@ def survived(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             (plugin / "node-lost").touch()
             cluster.remove_node(doomed, allow_graceful=False)
 
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         thread = threading.Thread(target=lose_the_node)
         thread.start()
         job = prepare(folder, f"{ALWAYS},{ATTACKS}", engine="ray", report=heard)

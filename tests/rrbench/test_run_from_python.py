@@ -19,7 +19,8 @@ def test_run_returns_what_its_csv_holds(bench: Any) -> None:
     )
     assert list(frame.columns) == list(COLUMNS)
     text = pd.read_csv(bench.out / "rows.csv", dtype=str, keep_default_na=False)
-    stored = [dataclasses.astuple(from_texts(record)) for record in text.to_dict("records")]
+    records = [{str(name): value for name, value in record.items()} for record in text.to_dict("records")]
+    stored = [dataclasses.astuple(from_texts(record)) for record in records]
     returned = [
         tuple(None if isinstance(value, float) and np.isnan(value) else value for value in line)
         for line in frame.astype(object).itertuples(index=False)

@@ -175,11 +175,14 @@ class Fragile(NetworkSource):
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    attacks = {"brighter": Brighter, "watching": Watching, "misbehaving": Misbehaving}
-    rejectors = {"noise": Noise, "reject-all": RejectAll, "wrong": Wrong, "unfit": Unfit}
-    others = {"framework": {"broken": BrokenTraining}, "network": {"fragile": Fragile}}
-    for kind, plugins in ({"attack": attacks, "rejector": rejectors} | others).items():
-        for name, plugin in plugins.items():
+    plugins: dict[str, dict[str, type]] = {
+        "attack": {"brighter": Brighter, "watching": Watching, "misbehaving": Misbehaving},
+        "rejector": {"noise": Noise, "reject-all": RejectAll, "wrong": Wrong, "unfit": Unfit},
+        "framework": {"broken": BrokenTraining},
+        "network": {"fragile": Fragile},
+    }
+    for kind, classes in plugins.items():
+        for name, plugin in classes.items():
             monkeypatch.setitem(table(kind).classes, name, plugin)
     monkeypatch.setattr(Brighter, "calls", [])
 

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rrbench.cells import Training
 from rrbench.config import load_preset
@@ -47,7 +47,7 @@ def steps_of(kind: type[Step], device: torch.device, *more: object, framework: o
     rejector = build(Rejector, training.rejector)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = Composed(Digits.info, ResidualBackbone(1, 16, (16, 32), 1), 32, rejector)
+        network: nn.Module = Composed(Digits.info, ResidualBackbone(1, 16, (16, 32), 1), 32, rejector)
     network = place(network, device)
     model = Instrumented(network, "fp32", twin=make_twin(network, "fp32", device)).train()
     data = Digits().load("train", ()).to(device)

@@ -153,7 +153,7 @@ def test_two_steps_are_the_hand_written_update_of_momentum_and_decay(empty: Any)
             for name, weight in network.named_parameters():
                 assert weight.grad is not None
                 velocity[name] = 0.9 * velocity[name] + weight.grad + 5e-4 * weight
-                weight -= rate * velocity[name]
+                weight.sub_(rate * velocity[name])
     for name, weight in network.state_dict().items():
         torch.testing.assert_close(after[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 

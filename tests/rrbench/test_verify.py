@@ -129,6 +129,7 @@ def test_changed_scores_are_noticed_even_when_the_hash_was_made_to_fit(folder: P
 
 def test_a_changed_row_is_noticed_in_its_cell_file(folder: Path) -> None:
     acc_all = read_cell(one_cell(folder))[0].row.acc_all
+    assert acc_all is not None
     rewrite_cell(one_cell(folder), acc_all=acc_all + 1)
     problems = verify(folder).problems
     assert any("its row was changed after it was written" in problem for problem in problems)

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ def folder(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A finished work folder; not to be changed."""
     out = tmp_path_factory.mktemp("figures") / "runs"
     shutil.copytree(trained / "checkpoints", out / "checkpoints")
-    options = {"config": tiny, "out": out, "device": "cpu", "limit": 60, "retrain": True}
+    options: dict[str, Any] = {"config": tiny, "out": out, "device": "cpu", "limit": 60, "retrain": True}
     for rejectors, attacks, more in (
         ("confidence,rr,ebd", "pgd10,pgd3", {"budgets": "linf:1/20,linf:3/20"}),
         ("rr", "adaptive(eta=0,steps=2),adaptive(eta=1,steps=2)", {}),

@@ -110,7 +110,7 @@ def test_figure_4_shows_a_row_for_each_objective_and_eta(drawn: dict[str, Figure
     for item in references:
         rejector = str(item.get_label()).partition(" ")[0]
         blind = [row for row in read_rows(folder) if row.eps == "3/20" and row.attack in ("pgd10", "pgd3")]
-        assert item.get_ydata()[0] == min(row.acc_tpr95 or 0 for row in blind if row.rejector == rejector)
+        assert np.asarray(item.get_ydata())[0] == min(row.acc_tpr95 or 0 for row in blind if row.rejector == rejector)
 
 
 def test_figure_5_at_temperature_1_is_the_row(drawn: dict[str, Figure], cells: list[Scored]) -> None:
@@ -143,7 +143,7 @@ def test_figure_6_shows_confidence_over_xi_and_the_filter(drawn: dict[str, Figur
 def test_figure_7_shows_correctly_classified_training_images_by_class(drawn: dict[str, Figure]) -> None:
     for panel, framework in zip(drawn["figure7"].axes, ("standard", "pgd-at"), strict=True):
         assert panel.get_title() == f"{framework}, 50 images"
-        assert sum(len(item.get_offsets()) for item in panel.collections) == 50
+        assert sum(len(np.asarray(item.get_offsets())) for item in panel.collections) == 50
 
 
 def test_the_sample_of_figure_7_is_right_and_repeats() -> None:
@@ -217,8 +217,8 @@ def test_accuracy_against_budget_shows_the_rows_of_one_attack(drawn: dict[str, F
     assert name in ("pgd10", "pgd3")
     assert {victim for _, victim in curves} == {("pgd-at", "confidence"), ("pgd-at+ebd", "ebd"), ("pgd-at+rr", "rr")}
     (item,) = [one for one in drawn["accuracy-budget"].axes[1].lines if str(one.get_label()).startswith("rr ")]
-    assert list(item.get_xdata()) == pytest.approx([0, 1 / 20, 3 / 20])
-    for eps, value in zip(("", "1/20", "3/20"), item.get_ydata(), strict=True):
+    assert np.asarray(item.get_xdata()) == pytest.approx([0, 1 / 20, 3 / 20])
+    for eps, value in zip(("", "1/20", "3/20"), np.asarray(item.get_ydata()), strict=True):
         attack = name if eps else "clean"
         (row,) = [row for row in rows if (row.rejector, row.attack, row.eps) == ("rr", attack, eps)]
         assert value == row.acc_tpr95
