@@ -23,20 +23,19 @@ class Files:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file in the same folder to write; then flush it to the disk and rename it."""
+    """Give a temporary place beside a file to write it; then flush it to the disk and rename it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            yield Path(name)
-            with open(name, "rb+") as file:
+        # A folder: who writes may put temporary files of its own beside its file.
+        with tempfile.TemporaryDirectory(
+            dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True
+        ) as folder:
+            temporary = Path(folder) / "new"
+            yield temporary
+            with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # mkstemp makes files that only their owner may read
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+            os.chmod(temporary, 0o644)  # whoever writes may have made a file that only its owner may read
+            os.replace(temporary, path)
     except OSError as error:
         raise UseError(f"cannot write {path}: {error.strerror or error}") from None
 

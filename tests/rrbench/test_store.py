@@ -227,7 +227,7 @@ def test_a_read_only_disk_is_one_line(store: Store, monkeypatch: pytest.MonkeyPa
     def read_only(*arguments: object, **options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("rrbench.files.tempfile.mkstemp", read_only)
+    monkeypatch.setattr("rrbench.files.tempfile.mkdtemp", read_only)
     assert "Read-only file system" in refusal(store.prepare)
 
 
