@@ -31,20 +31,20 @@ class Writer:
 
     def __init__(self, path: Path, training: Training) -> None:
         self.path, self.training = path, training
-        self._pool, self._last = ThreadPoolExecutor(1), Future[None]()
-        self._last.set_result(None)
+        self._pool = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._pool.shutdown()
-        if kind is None or issubclass(kind, GeneratorExit):
+        if self._last is not None and (kind is None or issubclass(kind, GeneratorExit)):
             self._last.result()
 
     def save(self, state: State) -> None:
-        """Begin to write a copy of the state, once the one before is written."""
-        self._last.result()
+        """Begin to write a copy of the state, once the one before is written; if that failed, wait for this one."""
+        has_failed = self._last is not None and self._last.exception() is not None
         tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
         for name, parameter in state.network.named_parameters():
@@ -64,6 +64,8 @@ class Writer:
         if next(state.network.parameters()).is_cuda:
             torch.cuda.current_stream().synchronize()  # the copies are read from another stream
         self._last = self._pool.submit(write_checkpoint, self.path, copies, facts)
+        if has_failed:
+            self._last.result()
 
 
 def resume(state: State, path: Path, training: Training) -> None:
@@ -80,7 +82,9 @@ def resume(state: State, path: Path, training: Training) -> None:
     state.network.load_state_dict(parts["network"])
     for name, parameter in state.network.named_parameters():
         if name in parts["momentum"]:
-            state.optimizer.state[parameter]["momentum_buffer"] = parts["momentum"][name]
+            # Laid out as the parameter is: otherwise the optimiser would go tensor by tensor on a GPU.
+            momentum = torch.empty_like(parameter).copy_(parts["momentum"][name])
+            state.optimizer.state[parameter]["momentum_buffer"] = momentum
     state.best = parts["best"]
     state.epoch, state.log = facts["epoch"], facts["log"]
     state.best_epoch, state.best_score = facts["best_epoch"], facts["best_score"]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench import train
@@ -22,7 +22,7 @@ from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.protocols import Batch, Draws, Framework, Rejector, Victim
 from rrbench.registry import build, table
-from rrbench.resume import State
+from rrbench.resume import State, Writer, resume
 from rrbench.runner import Runner
 
 
@@ -273,6 +273,39 @@ def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pyte
     assert next(going).record["epoch"] == 1
     going.close()
     assert read_checkpoint(files.resume).facts["epoch"] == 1
+
+
+def test_a_write_that_failed_costs_nothing_if_the_next_one_works(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+
+    def full_at_first(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        written.append(facts["epoch"])
+        if facts["epoch"] == 1:
+            raise UseError("cannot write it: No space left on device")
+        write_checkpoint(path, tensors, facts)
+
+    monkeypatch.setattr("rrbench.resume.write_checkpoint", full_at_first)
+    assert trained(empty, "standard", epochs=3)[1].facts["epoch"] == 3
+    assert written == [1, 2, 3]
+
+
+def test_momentum_comes_back_in_the_layout_of_its_weight(empty: Any, tmp_path: Path) -> None:
+    _, training = planned(empty, "standard", epochs=1)
+    states = []
+    for _ in range(2):
+        network: nn.Module = nn.Conv2d(3, 8, 3)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        states.append(State(network, train.make_optimizer(network, training.recipe)))
+    first, second = states
+    first.network(torch.rand(2, 3, 8, 8)).sum().backward()
+    first.optimizer.step()
+    with Writer(tmp_path / "resume.safetensors", training) as writer:
+        writer.save(first)
+    resume(second, tmp_path / "resume.safetensors", training)
+    (one, other) = (state.optimizer.state[next(state.network.parameters())]["momentum_buffer"] for state in states)
+    assert torch.equal(one, other)
+    assert other.stride() == next(second.network.parameters()).stride()
+    assert not other.is_contiguous()
 
 
 def test_the_first_of_equally_good_epochs_is_chosen_and_the_last_is_kept_too(
