@@ -19,8 +19,8 @@ from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
 
 WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
-# One at a time warms or captures, while others may go on replaying: what is compiled then is compiled once for all.
-_ALONE = threading.Lock()
+# One training at a time warms or captures, while others may go on replaying: what is compiled is compiled once for all.
+ALONE = threading.Lock()
 
 
 @dataclass
@@ -67,8 +67,9 @@ class Captured:
 
     positions: Tensor  # where the graph looks for its batch
     to_warm: int  # steps to be taken plainly before a capture
+    is_refused: bool = False
     graph: torch.cuda.CUDAGraph | None = None
-    rate: float | None = None  # of the graph
+    rate: float | None = None  # at which the graph steps
 
 
 @dataclass
@@ -81,41 +82,40 @@ class CapturedStep(Step):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._captured: dict[int, Captured] = {}
-        self._is_refused = False
 
     def take(self, positions: Tensor, rate: float) -> None:
         """Take one step."""
         if len(positions) not in self._captured:
-            # Of another size only the kernels are new.
-            self._captured[len(positions)] = Captured(positions.clone(), 1 if self._captured else WARM)
+            # Of another size only the kernels are new, and what refuses one refuses both.
+            is_refused = any(each.is_refused for each in self._captured.values())
+            self._captured[len(positions)] = Captured(positions.clone(), 1 if self._captured else WARM, is_refused)
         own = self._captured[len(positions)]
         own.positions.copy_(positions)
         if own.to_warm:
             own.to_warm -= 1
-            with _ALONE:
+            with ALONE:
                 return super().take(own.positions, rate)
-        if rate != own.rate and not self._is_refused:
+        if rate != own.rate and not own.is_refused:
             self._capture(own, rate)
-        if own.graph is None or rate != own.rate:  # by another rate, where no capture was allowed any more
+        if own.graph is None:
             return super().take(own.positions, rate)
         return own.graph.replay()
 
     def _capture(self, own: Captured, rate: float) -> None:
-        """Record a step; one that waits for the device in between cannot be, and is taken plainly from then on."""
+        """Record a step; one that waits for the device in between cannot be: its size goes plainly from then on."""
         own.graph = own.rate = None  # the memory of one with another rate is free then
         graph = torch.cuda.CUDAGraph()
         # One after the other, they may use the same memory.
         pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
         try:
-            with _ALONE:
+            with ALONE:
                 stream = torch.cuda.current_stream()
                 stream.synchronize()
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     super().take(own.positions, rate)
         except RuntimeError as error:
-            self._is_refused = True
-            self.report.line(
-                f"{self.name}: its step cannot be captured, training goes on plainly ({first_line(error)})"
-            )
+            own.is_refused = True
+            what = f"{self.name}: its step of {len(own.positions)} images"
+            self.report.line(f"{what} cannot be captured and goes on plainly ({first_line(error)})")
         else:
             own.graph, own.rate = graph, rate

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
 from rrbench.registry import build
 from rrbench.resume import State, Writer, resume
-from rrbench.steps import CapturedStep, Step
+from rrbench.steps import ALONE, CapturedStep, Step
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
@@ -77,7 +77,7 @@ def epochs(
             if device.type == "cuda" and not is_plain
             else Step(*parts)
         )
-        seconds = []
+        seconds: list[float] = []
         with (
             report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance,
             Writer(files.resume, training) as writer,
@@ -88,7 +88,9 @@ def epochs(
                 loss = _epoch(training, state, step, advance)
                 # Where robust accuracy chooses no epoch, it is worth its attack only once.
                 is_attacked = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
-                found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
+                # The first time it compiles kernels of its own.
+                with nullcontext() if seconds else ALONE:
+                    found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
                 record = {"epoch": state.epoch + 1, "loss": loss, **found}
                 _choose(state, framework, record)
                 state.epoch += 1

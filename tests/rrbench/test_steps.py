@@ -85,13 +85,19 @@ def test_replayed_draws_are_the_hashed_ones_of_the_stream_they_follow() -> None:
 
 
 RATES = [0.001] * 6 + [0.0001] * 2
+# The notes of an epoch's full batches; of the first, three warm, and so does its last, smaller one.
+FIRST = ["captured 32 at 0.001", *["32"] * 3, "captured 32 at 0.0001", "32"]
+LATER = ["captured 32 at 0.001", *["32"] * 6, "captured 32 at 0.0001", "32"]
 
 
 class Played(CapturedStep):
-    """Stands in for a GPU: a graph is the plain step at the rate of its capture."""
+    """Stands in for a GPU: a graph is the plain step at the rate of its capture. Some sizes are refused."""
 
     def _capture(self, own: Captured, rate: float) -> None:
         self.notes.append(f"captured {len(own.positions)} at {rate}")
+        if len(own.positions) in self.refused:
+            own.is_refused = True
+            return
         own.rate, own.graph = rate, Graph(lambda: self._replay(own, rate))  # type: ignore[assignment]
 
     def _replay(self, own: Captured, rate: float) -> None:
@@ -99,6 +105,7 @@ class Played(CapturedStep):
         Step.take(self, own.positions, rate)
 
     notes: ClassVar[list[str]] = []
+    refused: ClassVar[tuple[int, ...]] = ()
 
 
 class Graph(NamedTuple):
@@ -107,13 +114,27 @@ class Graph(NamedTuple):
 
 def test_every_size_of_batch_is_warmed_captured_and_replayed() -> None:
     cpu = torch.device("cpu")
+    Played.notes.clear()
     played = weights_after(steps_of(Played, cpu, Silent(), "rr"), RATES)
-    full, drop = "captured 32 at 0.001", "captured 32 at 0.0001"
-    assert Played.notes == [
-        *[full, "32", "32", "32", drop, "32"],  # after three that warm; the last, smaller one warms too
-        *[full, *["32"] * 6, drop, "32", "captured 20 at 0.0001", "20"],
-        *[full, *["32"] * 6, drop, "32", "20"],
-    ]
+    assert Played.notes == [*FIRST, *LATER, "captured 20 at 0.0001", "20", *LATER, "20"]
+    assert torch.equal(played, weights_after(steps_of(Step, cpu), RATES))
+
+
+@pytest.mark.parametrize(
+    ("refused", "notes"),
+    [
+        (20, [*FIRST, *LATER, "captured 20 at 0.0001", *LATER]),  # the full ones go on as before
+        (32, ["captured 32 at 0.001"]),  # after that nobody tries the small one
+    ],
+)
+def test_a_size_that_cannot_be_captured_goes_plainly(
+    refused: int, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    Played.notes.clear()
+    monkeypatch.setattr(Played, "refused", (refused,))
+    played = weights_after(steps_of(Played, cpu, Silent(), "rr"), RATES)
+    assert Played.notes == notes
     assert torch.equal(played, weights_after(steps_of(Step, cpu), RATES))
 
 
@@ -121,11 +142,14 @@ def test_every_size_of_batch_is_warmed_captured_and_replayed() -> None:
 def test_a_captured_step_is_the_plain_one() -> None:
     device, report = torch.device("cuda"), Spoken()
     start = weights_after(steps_of(Step, device), [])
-    captured = steps_of(CapturedStep, device, report, "rr")
-    assert_same_way(weights_after(captured, RATES), weights_after(steps_of(Step, device), RATES), start)
+    captured, plain = steps_of(CapturedStep, device, report, "rr"), steps_of(Step, device)
+    assert_same_way(weights_after(captured, RATES), weights_after(plain, RATES), start)
+    assert float(captured.total) == pytest.approx(float(plain.total), rel=1e-3)
     assert report.lines == []
     assert isinstance(captured, CapturedStep)
-    assert {size: each.graph is not None for size, each in captured._captured.items()} == {32: True, 20: True}
+    pools = {size: each.graph.pool() for size, each in captured._captured.items() if each.graph is not None}
+    assert set(pools) == {32, 20}
+    assert pools[32] == pools[20]
 
 
 class Crowded(Standard):
@@ -144,6 +168,7 @@ class Crowded(Standard):
 
 def test_of_trainings_side_by_side_one_warms_at_a_time() -> None:
     cpu = torch.device("cpu")
+    Crowded.most = 0
     steps = [steps_of(CapturedStep, cpu, Silent(), "rr", framework=Crowded()) for _ in range(3)]
 
     def warm(step: Step) -> None:
@@ -174,4 +199,4 @@ def test_a_step_that_waits_for_the_device_is_taken_plainly_and_said_so() -> None
     plain = weights_after(steps_of(Step, device, framework=Waiting()), RATES)
     assert_same_way(weights_after(step, RATES), plain, start)
     assert len(report.lines) == 1
-    assert "cannot be captured" in report.lines[0]
+    assert report.lines[0].startswith("rr: its step of 32 images cannot be captured and goes on plainly (")
