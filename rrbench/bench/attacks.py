@@ -72,14 +72,14 @@ class Arena:
     operations: float  # of one gradient
 
     def ours(
-        self, attack: str, batch: Batch, precision: Precision, *, back: Precision | None = None, is_warmed: bool = True
+        self, attack: str, batch: Batch, precision: Precision, *, short_back: bool = False, is_warmed: bool = True
     ) -> Run:
-        """Run one of our attacks as `rrbench run` does; `back`: where the way back has a precision of its own."""
+        """Run one of our attacks as `rrbench run` does; `short_back`: with the way back in tf32."""
         built = build(Attack, choose("attack", attack, self.config, ""))
-        counted = Instrumented(self.subject.attackable(precision), precision, exact=self.subject.network)
+        counted = Instrumented(self.subject.attackable(precision), precision, exact=self.subject.network, watch=True)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
         size = min(batch_size(self.subject.device), batch.size)
-        with frozen(counted), tf32("tf32" in (precision, back)):
+        with frozen(counted), tf32(short_back or precision == "tf32"):
             return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, is_warmed)
 
     def theirs(self, loop: Loop, batch: Batch, size: int, *, is_warmed: bool = True) -> Run:
@@ -127,7 +127,7 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
         exact = arena.ours(text, test, "fp32")
         yield arena.line(what, f"{OURS} in fp32", "fp32", test, exact, STEPS)
         # So go attacks whose answers must be exact: the smallest distortion, and the worst of several.
-        half = arena.ours(text, test, "fp32", back="tf32")
+        half = arena.ours(text, test, "fp32", short_back=True)
         yield arena.line(what, f"{OURS} in fp32, back in tf32", "fp32", test, half, STEPS)
     loops: list[tuple[str, Loop, int]] = [
         ("authors' loop", _script(eps, step, is_frozen=False), SMALL),

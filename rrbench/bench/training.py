@@ -1,8 +1,8 @@
 """Seconds an epoch: the plain step, ours alone, and several trainings side by side; and whether they learn the same."""
 
+import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.cells import Training
-from rrbench.devices import Instrumented, describe, place
+from rrbench.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
-from rrbench.progress import Advance, PassedOn, Report
+from rrbench.progress import Report
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner
@@ -24,7 +24,6 @@ PLAIN = "plain step"
 PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
 EPOCHS = 3  # of ours: the first two also capture
 CURVE = 10  # epochs over which ours must learn what the plain step learns
-PATIENCE = 600.0  # seconds to wait for the others
 
 
 def training(runner: Runner, example: Training) -> Iterator[Measurement]:
@@ -78,22 +77,40 @@ def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
 
 
 def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float, float | None]:
-    """Return the seconds of the last epoch while `jobs` trainings of other seeds run at once."""
+    """Return the mean seconds of the last epoch of `jobs` trainings of other seeds at once."""
     # Chosen on all test images, as the paper's recipe does. At the first rate: a drop is captured anew, and all of the
     # recipe's would fall into so short a training.
     recipe = replace(example.recipe, epochs=EPOCHS, choose_on="test", drops=())
     trainings = [replace(example, recipe=recipe, seed=seed) for seed in range(jobs)]
     with TemporaryDirectory() as folder:
 
-        def work(each: Training) -> list[float]:
+        def work(each: Training) -> float:
             path = Path(folder) / str(each.seed)
             path.mkdir()
-            return [epoch.seconds for epoch in _train(runner, each, path, Lockstep(runner.report, barrier))]
+            return in_step(_train(runner, each, path, runner.report), barrier)
 
         barrier = threading.Barrier(jobs)
         seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
-    # Who came last to the last epoch waited for nobody, and all were at work while it was.
-    return min(each[-1] for each in seconds), memory
+    return fmean(seconds), memory
+
+
+def in_step(epochs: Iterable[Epoch], barrier: threading.Barrier) -> float:
+    """Train, beginning every epoch together with the others, and return the seconds of the last.
+
+    So none is timed while others are done or not yet there.
+    """
+    seconds = math.nan
+    try:
+        barrier.wait()
+        for epoch in epochs:
+            seconds = epoch.seconds
+            barrier.wait()
+    except threading.BrokenBarrierError:
+        pass  # another failed, and says why
+    except BaseException:
+        barrier.abort()  # nobody waits for one that has failed
+        raise
+    return seconds
 
 
 def _train(
@@ -108,30 +125,6 @@ def _train(
         report=report,
         is_plain=is_plain,
     )
-
-
-class Lockstep(PassedOn):
-    """Lets trainings begin every epoch together, so that none is timed while others are done or not yet there."""
-
-    def __init__(self, outer: Report, barrier: threading.Barrier) -> None:
-        super().__init__(outer.line)
-        self.outer, self.barrier = outer, barrier
-
-    @contextmanager
-    def task(self, name: str, total: float) -> Iterator[Advance]:
-        """Show one training, whose epochs count 1 each."""
-        with self.outer.task(name, total) as tell:
-            sofar, begun = 0.0, 0
-
-            def advance(done: float) -> None:
-                nonlocal sofar, begun
-                tell(done)
-                sofar += done
-                if sofar > begun + 1e-6:
-                    begun += 1
-                    self.barrier.wait(PATIENCE)
-
-            yield advance
 
 
 def _plain_seconds(runner: Runner, example: Training) -> tuple[float, float | None]:
@@ -150,6 +143,7 @@ def _plain_seconds(runner: Runner, example: Training) -> tuple[float, float | No
         for piece in pieces:
             step.take(piece, example.recipe.learning_rate)
 
-    step.take(pieces[0], example.recipe.learning_rate)
-    _, seconds, memory = timed(take, runner.device)
+    with tf32(runner.precision == "tf32"), tried_kernels(True):  # as any training has them
+        step.take(pieces[0], example.recipe.learning_rate)
+        _, seconds, memory = timed(take, runner.device)
     return seconds / len(pieces) * (data.size / example.recipe.batch), memory

@@ -5,6 +5,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_
 from rrbench.bench.plot import draw
 from rrbench.devices import Instrumented
 from rrbench.errors import UseError
-from rrbench.progress import PassedOn, Silent
+from rrbench.progress import PassedOn
 from rrbench.protocols import Outputs
 from rrbench.steps import Step
+from rrbench.train import Epoch
 
 COLUMNS = (
     "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
@@ -162,28 +164,37 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     assert len(twins) == 1  # the plain way asks for none
 
 
+def together(*trainings: Iterator[Epoch]) -> list[Future[float]]:
+    barrier = threading.Barrier(len(trainings))
+    with ThreadPoolExecutor(len(trainings)) as pool:
+        return [pool.submit(training.in_step, each, barrier) for each in trainings]
+
+
 def test_trainings_that_are_timed_together_begin_every_epoch_together() -> None:
-    barrier, seen, lock = threading.Barrier(2), list[tuple[str, int]](), threading.Lock()
+    seen, lock = list[tuple[str, int]](), threading.Lock()
 
-    def train(name: str, pause: float) -> None:
-        with training.Lockstep(Silent(), barrier).task(name, 3) as advance:
-            for step in range(9):  # three epochs of three steps
-                time.sleep(pause)
-                with lock:
-                    seen.append((name, step))
-                advance(1 / 3)
+    def train(name: str, pause: float) -> Iterator[Epoch]:
+        for number in range(3):
+            with lock:
+                seen.append((name, number))
+            time.sleep(pause)
+            yield Epoch({"epoch": number}, seconds=pause * (number + 1))
 
-    threads = [threading.Thread(target=train, args=given) for given in (("fast", 0.0), ("slow", 0.02))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(seen) == 18
-    for first in (3, 6):
-        # The second step of an epoch is taken by nobody before both have taken its first.
-        after = [seen.index((name, first + 1)) for name in ("fast", "slow")]
-        begun = [seen.index((name, first)) for name in ("fast", "slow")]
-        assert min(after) > max(begun)
+    found = together(train("fast", 0.01), train("slow", 0.05))
+    assert [each.result() for each in found] == pytest.approx([0.03, 0.15])
+    assert [number for _, number in seen] == [0, 0, 1, 1, 2, 2]
+
+
+def test_nobody_waits_for_a_training_that_failed() -> None:
+    def train(lasts: int) -> Iterator[Epoch]:
+        for number in range(lasts):
+            yield Epoch({"epoch": number}, seconds=1.0)
+        if lasts < 3:
+            raise UseError("the loss is nan")
+
+    found = together(train(3), train(1), train(3))
+    assert isinstance(found[1].exception(), UseError)
+    assert [found[index].exception() for index in (0, 2)] == [None, None]
 
 
 def test_the_plot_draws_what_has_a_rate(tmp_path: Path) -> None:
