@@ -96,6 +96,11 @@ class Runner(Supply):
                 self.report.line(
                     f"--keep images comes too late for {training.trained_as}: its cells are measured already"
                 )
+        records = [self.store.cell(key) for key in self.keys(pending)]
+        scoreless = sum(record is not None and record.row.status == "ok" for record in records)
+        if scoreless:
+            folder = self.store.root / "scores"
+            self.report.line(f"cells whose score file is gone from {folder}, and that are measured again: {scoreless}")
         trainings = dict.fromkeys(cell.training for cell in pending)
         return units_of(pending, [training for training in trainings if not self.source(training).path.is_file()])
 

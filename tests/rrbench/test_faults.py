@@ -259,6 +259,8 @@ def test_a_damaged_score_file_once_deleted_is_made_again(bench: Any) -> None:
     assert (shown.count(" attack stored\n"), shown.count(" done\n")) == (1, 1)
     modified = second.stat().st_mtime_ns
     assert timeless(bench.measure("confidence", "clean,pgd2")) == timeless(rows)
+    gone = f"cells whose score file is gone from {bench.out / 'scores'}, and that are measured again: 1"
+    assert bench.report.lines.count(gone) == 1
     assert {path: path.read_bytes() for path in sorted((bench.out / "scores").iterdir())} == made
     assert second.stat().st_mtime_ns == modified
 
