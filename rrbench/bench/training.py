@@ -13,7 +13,6 @@ from rrbench.cells import Training
 from rrbench.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
-from rrbench.progress import Report
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner
@@ -56,9 +55,7 @@ def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
     for name, is_plain in ((OURS, False), (PLAIN, True)):
         logs[name] = []
         with TemporaryDirectory() as folder:
-            for record, seconds in _train(
-                runner, replace(example, recipe=recipe), Path(folder), runner.report, is_plain=is_plain
-            ):
+            for record, seconds in _train(runner, replace(example, recipe=recipe), Path(folder), is_plain=is_plain):
                 logs[name].append(record)
                 yield Measurement(
                     what=f"epoch {record['epoch']}",
@@ -87,14 +84,14 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
         def work(each: Training) -> float:
             path = Path(folder) / str(each.seed)
             path.mkdir()
-            return in_step(_train(runner, each, path, runner.report), barrier)
+            return in_step(_train(runner, each, path), barrier)
 
         barrier = threading.Barrier(jobs)
         seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
     return fmean(seconds), memory
 
 
-def in_step(epochs: Iterable[Epoch], barrier: threading.Barrier) -> float:
+def in_step(going: Iterable[Epoch], barrier: threading.Barrier) -> float:
     """Train, beginning every epoch together with the others, and return the seconds of the last.
 
     So none is timed while others are done or not yet there.
@@ -102,7 +99,7 @@ def in_step(epochs: Iterable[Epoch], barrier: threading.Barrier) -> float:
     seconds = math.nan
     try:
         barrier.wait()
-        for epoch in epochs:
+        for epoch in going:
             seconds = epoch.seconds
             barrier.wait()
     except threading.BrokenBarrierError:
@@ -113,16 +110,14 @@ def in_step(epochs: Iterable[Epoch], barrier: threading.Barrier) -> float:
     return seconds
 
 
-def _train(
-    runner: Runner, training: Training, folder: Path, report: Report, *, is_plain: bool = False
-) -> Iterator[Epoch]:
+def _train(runner: Runner, training: Training, folder: Path, *, is_plain: bool = False) -> Iterator[Epoch]:
     return epochs(
         training,
         lambda split: runner.data(training.dataset, split),
         Files(folder / "chosen.safetensors", folder / "last.safetensors", folder / "resume.safetensors"),
         device=runner.device,
         precision=runner.precision,
-        report=report,
+        report=runner.report,
         is_plain=is_plain,
     )
 

@@ -17,10 +17,12 @@ from rrbench.api import prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
+from rrbench.cells import Training
 from rrbench.devices import Instrumented
 from rrbench.errors import UseError
 from rrbench.progress import PassedOn
 from rrbench.protocols import Outputs
+from rrbench.runner import Runner
 from rrbench.steps import Step
 from rrbench.train import Epoch
 
@@ -89,6 +91,7 @@ def test_short_precision_is_held_against_float32_whole_and_with_a_short_way_back
 
     def noted(network: Instrumented, images: torch.Tensor) -> Outputs:
         outside = torch.backends.cudnn.allow_tf32
+        assert network.watch  # as in a run
         switches.append((network.precision == "fp32", outside))
         return climb(network, images)
 
@@ -121,16 +124,16 @@ def test_the_operations_of_a_gradient_are_counted_by_hand(arena: attacks.Arena) 
 def test_an_epoch_is_timed_alone_and_plainly_at_the_first_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512, "drops": ["1/2"]})
     (example,) = job.plan.checkpoints()
-    rates: set[float] = set()
+    seen: set[tuple[float, bool]] = set()
     take = Step.take
 
     def noted(step: Step, positions: torch.Tensor, rate: float) -> None:
-        rates.add(rate)
+        seen.add((rate, torch.backends.cudnn.benchmark))
         take(step, positions, rate)
 
     monkeypatch.setattr(Step, "take", noted)
     ours, plain = training.training(job.runner, example)
-    assert rates == {example.recipe.learning_rate}
+    assert seen == {(example.recipe.learning_rate, True)}  # both with kernels that cuDNN tried
     assert (ours.implementation, plain.implementation) == ("rrbench", "plain step")
     for each in (ours, plain):
         assert each.seconds is not None
@@ -183,6 +186,17 @@ def test_trainings_that_are_timed_together_begin_every_epoch_together() -> None:
     found = together(train("fast", 0.01), train("slow", 0.05))
     assert [each.result() for each in found] == pytest.approx([0.03, 0.15])
     assert [number for _, number in seen] == [0, 0, 1, 1, 2, 2]
+
+
+def test_of_trainings_side_by_side_the_mean_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path)
+    (example,) = job.plan.checkpoints()
+
+    def train(runner: Runner, each: Training, folder: Path) -> Iterator[Epoch]:
+        yield from (Epoch({}, seconds=100.0), Epoch({}, seconds=1.0 + each.seed))
+
+    monkeypatch.setattr(training, "_train", train)
+    assert training._epoch_seconds(job.runner, example, 4) == (2.5, None)
 
 
 def test_nobody_waits_for_a_training_that_failed() -> None:

@@ -24,6 +24,7 @@ from rrbench.protocols import Batch, Draws, Framework, Rejector, Victim
 from rrbench.registry import build, table
 from rrbench.resume import State, Writer, resume
 from rrbench.runner import Runner
+from rrbench.steps import ALONE
 
 
 def methods_rate(epoch: int, batch_index: int, batches: int) -> float:
@@ -273,6 +274,19 @@ def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pyte
     assert next(going).record["epoch"] == 1
     going.close()
     assert read_checkpoint(files.resume).facts["epoch"] == 1
+
+
+def test_the_first_evaluation_is_made_alone_since_it_compiles(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[bool] = []
+    accuracies = train.accuracies
+
+    def noted(*given: Any, **options: Any) -> dict[str, float]:
+        alone.append(ALONE.locked())
+        return accuracies(*given, **options)
+
+    monkeypatch.setattr(train, "accuracies", noted)
+    trained(empty, "standard", epochs=3)
+    assert alone == [True, False, False]
 
 
 def test_a_write_that_failed_costs_nothing_if_the_next_one_works(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
