@@ -1,74 +1,30 @@
-import time
-import tracemalloc
-import warnings
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from sklearn.metrics import auc as area
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from rrbench import metrics
 from rrbench.metrics import TprRule
-
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
-Scored = tuple[Floats, Booleans]
-
-RULES: tuple[TprRule, ...] = get_args(TprRule)
-NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "threshold": None, "resamples": 20, "seed": 0}
-
-# Worked by hand. Right scores 5, 4, 2 and wrong scores 3, 1, then the same with ties.
-PLAIN: Scored = (np.array([5.0, 4.0, 3.0, 2.0, 1.0]), np.array([True, True, False, True, False]))
-TIED: Scored = (np.array([3.0, 3.0, 2.0, 2.0, 2.0, 1.0]), np.array([True, False, True, True, False, False]))
+from scored_inputs import (
+    PLAIN,
+    TIED,
+    Scored,
+    accepted_by_scikit_learn,
+    accuracy,
+    logits_for,
+    ordering_metrics,
+    overlapping,
+)
 
 
 def scored(most: int = 60) -> st.SearchStrategy[Scored]:
     """Draw a few inputs on few distinct scores, so that most have ties."""
     inputs = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=most)
     return inputs.map(lambda pairs: (np.array([float(p[0]) for p in pairs]), np.array([p[1] for p in pairs])))
-
-
-def overlapping(inputs: int, seed: int) -> Scored:
-    """Draw continuous scores that tell right from wrong somewhat."""
-    rng = np.random.default_rng(seed)
-    correct = rng.random(inputs) < 0.6
-    return rng.normal(size=inputs) + correct, correct
-
-
-def logits_for(correct: Booleans, gap: float = 2.0) -> tuple[NDArray[np.int64], Floats]:
-    """Make labels and two-class logits that are right where asked."""
-    labels = np.arange(correct.size) % 2
-    predicted = np.where(correct, labels, 1 - labels)
-    return labels, gap * np.eye(2)[predicted]
-
-
-def accepted_by_scikit_learn(certainty: Floats, correct: Booleans) -> Booleans:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _, rate, thresholds = roc_curve(correct, certainty)
-    return np.asarray(certainty > thresholds[np.abs(rate - 0.95).argmin()])
-
-
-def accuracy(certainty: Floats, correct: Booleans, rule: TprRule) -> float | None:
-    accepted = metrics.accept_at_tpr95(certainty, correct, rule)
-    return None if accepted is None else 100 * float(correct[accepted].mean())
-
-
-def ordering_metrics(certainty: Floats, correct: Booleans) -> list[float | None]:
-    """Compute all that the order of the scores decides."""
-    shares = [metrics.accept_at_tpr95(certainty, correct, rule) for rule in RULES]
-    return [
-        *(accuracy(certainty, correct, rule) for rule in RULES),
-        *(None if share is None else float(share.mean()) for share in shares),
-        metrics.auc(certainty, correct),
-        metrics.aurc(certainty, correct),
-        metrics.augrc(certainty, correct),
-        metrics.fpr95(certainty, correct),
-    ]
 
 
 # Worked by hand.
@@ -301,214 +257,7 @@ def test_turning_the_scores_round_turns_auc_round(inputs: Scored) -> None:
     assert (auc is None and turned is None) or (auc is not None and turned == pytest.approx(1 - auc))
 
 
-# Degenerate inputs.
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("rule", RULES)
-def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
-    wrong = np.zeros(4, dtype=bool)
-    labels, logits = logits_for(wrong)
-    measured = metrics.measure(
-        labels, logits, np.arange(4.0), rule=rule, threshold=2.0, deploy_mask=~wrong, resamples=50, seed=0
-    )
-    confidence = 1 / (1 + np.exp(-2))
-    defined = {name: value for name, value in measured._asdict().items() if value is not None}
-    assert defined == {
-        "acc_all": 0.0,
-        "deploy_threshold": 2.0,
-        "deploy_n": 4,
-        "deploy_acc": 0.0,
-        "deploy_coverage": 50.0,
-        "deploy_robust": 50.0,
-        "aurc": 1.0,
-        "augrc": 0.5,
-        "ece": pytest.approx(confidence),
-    }
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("rule", "coverage"), [("quantile", 100.0), ("official", 75.0)])
-def test_all_inputs_right_leaves_only_what_is_defined(rule: TprRule, coverage: float) -> None:
-    right = np.ones(4, dtype=bool)
-    labels, logits = logits_for(right)
-    measured = metrics.measure(
-        labels, logits, np.arange(4.0), rule=rule, threshold=None, deploy_mask=right, resamples=50, seed=0
-    )
-    defined = {name: value for name, value in measured._asdict().items() if value is not None}
-    assert defined == {
-        "acc_all": 100.0,
-        "acc_tpr95": 100.0,
-        "coverage_tpr95": coverage,
-        "acc_tpr95_low": 100.0,
-        "acc_tpr95_high": 100.0,
-        "aurc": 0.0,
-        "augrc": 0.0,
-        "ece": pytest.approx(1 - 1 / (1 + np.exp(-2))),
-    }
-
-
-@pytest.mark.filterwarnings("error")
-def test_constant_scores_tell_nothing_apart() -> None:
-    certainty, correct = np.full(10, 0.7), np.arange(10) < 6
-    assert accuracy(certainty, correct, "quantile") == pytest.approx(60)
-    assert accuracy(certainty, correct, "official") is None
-    assert metrics.auc(certainty, correct) == 0.5
-    assert metrics.aurc(certainty, correct) == pytest.approx(0.4)
-    assert metrics.augrc(certainty, correct) == pytest.approx(0.2)
-    assert metrics.fpr95(certainty, correct) == 1.0
-    assert metrics.bootstrap(certainty, correct, "official", 50, seed=0).acc_tpr95 is None
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_single_input_can_be_measured(rule: TprRule, is_right: bool) -> None:
-    correct = np.array([is_right])
-    labels, logits = logits_for(correct)
-    measured = metrics.measure(
-        labels, logits, np.array([0.3]), rule=rule, threshold=0.5, deploy_mask=correct, resamples=5, seed=0
-    )
-    assert measured.acc_tpr95 == (100.0 if is_right and rule == "quantile" else None)
-    assert measured.deploy_n == int(is_right)
-
-
-@pytest.mark.filterwarnings("error")
-def test_infinite_certainties_are_ordered_like_any_others() -> None:
-    infinite = np.array([np.inf, np.inf, 1.0, 0.0, -np.inf, -np.inf])
-    finite = np.array([9.0, 9.0, 1.0, 0.0, -9.0, -9.0])
-    correct = np.array([True, False, True, False, True, False])
-    assert ordering_metrics(infinite, correct) == ordering_metrics(finite, correct)
-
-
-@pytest.mark.filterwarnings("error")
-def test_infinite_logits_leave_only_the_calibration_error_undefined() -> None:
-    labels = np.array([0, 1])
-    assert metrics.ece(labels, np.array([[np.inf, 0.0], [0.0, 1.0]])) is None
-    assert metrics.is_correct(labels, np.array([[np.inf, 0.0], [0.0, 1.0]])).all()
-    assert metrics.ece(labels, np.array([[0.0, -np.inf], [-np.inf, 0.0]])) == 0.0
-
-
-@pytest.mark.parametrize(("place", "name"), [("certainty", "certainties"), ("logits", "logits")])
-def test_a_nan_is_an_error_that_names_its_place(place: str, name: str) -> None:
-    correct = np.array([True, False, True])
-    labels, logits = logits_for(correct)
-    inputs: dict[str, Any] = {"certainty": np.arange(3.0), "logits": logits}
-    inputs[place][1] = np.nan
-    with pytest.raises(ValueError, match="NaN among the " + name):
-        metrics.measure(labels, **inputs, deploy_mask=correct, **NOTHING_DEPLOYED)
-
-
-def test_no_inputs_or_inputs_that_do_not_fit_together_are_errors() -> None:
-    nothing, none = np.empty(0), np.empty(0, dtype=bool)
-    for metric in (metrics.auc, metrics.aurc, metrics.augrc, metrics.fpr95, metrics.deploy_threshold):
-        with pytest.raises(ValueError, match="no inputs"):
-            metric(nothing, none)
-        with pytest.raises(ValueError, match="shape"):
-            metric(np.ones(3), np.ones(2, dtype=bool))
-        with pytest.raises(ValueError, match="bool"):
-            metric(np.ones(3), np.ones(3, dtype=np.int64))
-    with pytest.raises(ValueError, match="no inputs"):
-        metrics.deployed(nothing, none, threshold=0.0)
-    with pytest.raises(ValueError, match="threshold is NaN"):
-        metrics.deployed(np.ones(3), np.ones(3, dtype=bool), threshold=np.nan)
-    with pytest.raises(ValueError, match="no inputs"):
-        metrics.ece(np.empty(0, dtype=np.int64), np.empty((0, 3)))
-    with pytest.raises(ValueError, match="shape"):
-        metrics.ece(np.zeros(2, dtype=np.int64), np.zeros((3, 3)))
-    labels, logits = logits_for(np.ones(3, dtype=bool))
-    with pytest.raises(ValueError, match="deploy_mask"):
-        metrics.measure(labels, logits, np.ones(3), deploy_mask=np.ones(2, dtype=bool), **NOTHING_DEPLOYED)
-
-
-# Resampling.
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("inputs", [TIED, overlapping(150, seed=1)])
-def test_bootstrap_measures_each_draw_exactly(inputs: Scored, rule: TprRule) -> None:
-    certainty, correct = inputs
-    draws = np.random.default_rng(7).integers(certainty.size, size=(60, certainty.size))
-    accuracies = [accuracy(certainty[draw], correct[draw], rule) for draw in draws]
-    aucs = [metrics.auc(certainty[draw], correct[draw]) for draw in draws]
-    intervals = metrics.bootstrap(certainty, correct, rule, resamples=60, seed=7)
-    for interval, values in [(intervals.acc_tpr95, accuracies), (intervals.auc, aucs)]:
-        expected = np.percentile([value for value in values if value is not None], [2.5, 97.5])
-        assert interval == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_bootstrap_agrees_with_an_independent_resampling_loop(rule: TprRule) -> None:
-    certainty, correct = overlapping(300, seed=2)
-    rng = np.random.default_rng(3)
-    accuracies, aucs = [], []
-    for _ in range(1000):
-        draw = rng.choice(certainty.size, certainty.size)
-        right, wrong = np.sort(certainty[draw][correct[draw]]), certainty[draw][~correct[draw]]
-        if rule == "quantile":
-            accepted = certainty[draw] >= right[right.size // 20]
-        else:
-            accepted = accepted_by_scikit_learn(certainty[draw], correct[draw])
-        accuracies.append(100 * correct[draw][accepted].mean())
-        aucs.append((right[:, None] > wrong).mean())  # the scores are continuous: no tie between right and wrong
-    intervals = metrics.bootstrap(certainty, correct, rule, resamples=2000, seed=4)
-    for interval, values in [(intervals.acc_tpr95, accuracies), (intervals.auc, aucs)]:
-        assert interval == pytest.approx(np.percentile(values, [2.5, 97.5]), abs=0.25 * np.std(values))
-
-
-def test_bootstrap_does_not_depend_on_how_many_draws_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = overlapping(101, seed=5)
-    at_once = metrics.bootstrap(*inputs, "quantile", resamples=50, seed=0)
-    monkeypatch.setattr(metrics, "_DRAWN_AT_ONCE", 707)
-    assert metrics.bootstrap(*inputs, "quantile", resamples=50, seed=0) == at_once
-
-
-def test_bootstrap_follows_its_seed() -> None:
-    inputs = overlapping(200, seed=6)
-    first, again, other = (metrics.bootstrap(*inputs, "quantile", resamples=50, seed=seed) for seed in (0, 0, 1))
-    assert first == again
-    assert first != other
-
-
-def test_an_interval_needs_half_of_the_draws_to_be_defined() -> None:
-    # One right and one wrong input: auc is defined exactly in the draws that hold both.
-    certainty, correct = np.array([1.0, 0.0]), np.array([True, False])
-    seen = set()
-    for seed in range(20):
-        draws = np.random.default_rng(seed).integers(2, size=(10, 2))
-        is_enough = bool((draws[:, 0] != draws[:, 1]).mean() >= 0.5)
-        interval = metrics.bootstrap(certainty, correct, "quantile", resamples=10, seed=seed).auc
-        assert interval == ((1.0, 1.0) if is_enough else None)
-        seen.add(is_enough)
-    assert seen == {True, False}
-
-
-def test_no_resamples_give_no_intervals() -> None:
-    assert metrics.bootstrap(*PLAIN, "quantile", resamples=0, seed=0) == (None, None)
-
-
-def test_bootstrap_of_ten_thousand_inputs_is_fast_and_small() -> None:
-    inputs = overlapping(10_000, seed=8)
-    start = time.process_time()
-    metrics.bootstrap(*inputs, "quantile", resamples=1000, seed=0)
-    assert time.process_time() - start < 2
-    tracemalloc.start()
-    metrics.bootstrap(*inputs, "quantile", resamples=1000, seed=0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 200e6
-
-
 # Controls, and the row as a whole.
-
-
-def test_a_random_score_has_auc_one_half_within_its_interval() -> None:
-    rng = np.random.default_rng(0)
-    interval = metrics.bootstrap(rng.random(3000), rng.random(3000) < 0.6, "quantile", resamples=500, seed=0).auc
-    assert interval is not None
-    low, high = interval
-    assert low < 0.5 < high
-    assert high - low < 0.06
 
 
 def test_rejecting_everything_is_robust_and_covers_nothing() -> None:
