@@ -1,7 +1,6 @@
 """`rrbench.evaluate` on a user's own network, against hand computations."""
 
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -13,43 +12,12 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import rrbench
+from own_network import EPS, Featured, Linear, first_feature, inputs, measure
 from rrbench import Budget, Outputs, UseError
 from rrbench.rows import COLUMNS
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.kd import Kd
-
-SHAPE = (1, 4, 4)
-EPS = 0.02
-
-
-class Linear(nn.Module):
-    """Two classes told apart by one weight vector; logits only."""
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.weight = nn.Parameter(torch.randn(16, generator=generator))
-
-    def forward(self, images: Tensor) -> Tensor:
-        score = (images.flatten(1) - 0.5) @ self.weight
-        return torch.stack([score, -score], 1)
-
-    def margins(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return how far right each answer is: the true logit minus the other."""
-        logits: Tensor = self(images)
-        return (logits[:, 0] - logits[:, 1]) * (1 - 2 * labels)
-
-
-class Featured(Linear):
-    """The same with features: the pixels to some power."""
-
-    def __init__(self, power: int = 1) -> None:
-        super().__init__()
-        self.power = power
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override] # more than its base
-        return 10 * images.flatten(1) ** self.power, super().forward(images)
 
 
 class Deep(nn.Module):
@@ -72,28 +40,6 @@ class Drawn(Linear):
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images) + torch.randn(len(images), 2)
-
-
-def inputs(count: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Images well inside [0, 1], so that no attack within EPS is cut off; labels mostly the linear network's."""
-    generator = torch.Generator().manual_seed(seed)
-    images = 0.5 + 0.3 * (torch.rand(count, *SHAPE, generator=generator) - 0.5)
-    flip = torch.rand(count, generator=generator) < 0.1
-    return images, (Linear()(images).argmax(1) ^ flip).long()
-
-
-def measure(*arguments: Any, **options: Any) -> pd.Series:
-    (_, row), *rest = rrbench.evaluate(*arguments, **options).iterrows()
-    assert not rest
-    return row
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UseError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) >= 15
-    return str(caught.value)
 
 
 # Numbers.
@@ -126,10 +72,6 @@ def test_accuracy_under_l2_attack_is_what_the_margins_of_a_linear_network_say() 
     assert 0.1 < survives.double().mean() < 0.9
     row = measure(network, "confidence", "pgd40", (images, labels), budget="l2:1/10")
     assert row.acc_all == pytest.approx(100 * survives.double().mean().item(), abs=0.51)
-
-
-def first_feature(outputs: Outputs) -> Tensor:
-    return outputs.logits[:, 0]
 
 
 def test_a_function_of_the_outputs_is_a_rejector() -> None:
@@ -331,161 +273,3 @@ def accuracy_or_refusal(*arguments: Any, **options: Any) -> float | None:
         return float(measure(*arguments, **options).acc_all)
     except UseError:
         return None
-
-
-# Wrong use: one clear line each.
-
-
-def with_images(change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    images, labels = inputs(20)
-    return change(images), labels
-
-
-def with_labels(change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    images, labels = inputs(20)
-    return images, change(labels)
-
-
-def speck(value: float) -> Callable[[Tensor], Tensor]:
-    def change(images: Tensor) -> Tensor:
-        images[3, 0, 1, 1] = value
-        return images
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("data", "line"),
-    [
-        (with_images(lambda images: images * 255), "images must lie in [0, 1]"),
-        (with_images(lambda images: images - 0.5), "normalisation belongs inside the network"),
-        (with_images(speck(float("nan"))), "NaN"),
-        (with_images(speck(float("inf"))), "[0, 1]"),
-        (with_images(lambda images: images.flatten(1)), "shape"),
-        (with_images(lambda images: images.squeeze(1)), "shape"),
-        (with_images(lambda images: (images * 255).byte()), "float"),
-        (with_images(lambda images: images[:7]), "7 images"),
-        (with_images(lambda images: images.repeat(1, 3, 2, 2)), "(2, 3, 8, 8)"),
-        (with_images(lambda images: images[:0]), "images"),
-        ((torch.zeros(0, *SHAPE), torch.zeros(0, dtype=torch.long)), "no images"),
-        (with_labels(lambda labels: labels + 1), "labels must lie in 0..1 but span 1..2"),
-        (with_labels(lambda labels: labels - 1), "labels must lie in 0..1"),
-        (with_labels(lambda labels: labels.float()), "labels must be int64"),
-        (with_labels(lambda labels: labels[:, None]), "labels must be int64 of shape (N,)"),
-        (inputs(20)[0], "(images, labels)"),
-        ((inputs(20)[0].numpy(), inputs(20)[1].numpy()), "torch tensors"),
-        ((inputs(20)[0], inputs(20)[1].tolist()), "torch tensors"),
-        (None, "(images, labels)"),
-    ],
-)
-def test_bad_data_is_one_clear_line(data: Any, line: str) -> None:
-    assert line in refusal(lambda: rrbench.evaluate(Linear(), "confidence", "clean", data))
-
-
-def test_bad_data_is_named() -> None:
-    bad = with_images(lambda images: images + 1)
-    assert refusal(lambda: rrbench.evaluate(Linear(), "confidence", "clean", inputs(), fit_data=bad)).startswith(
-        "fit_data: "
-    )
-    line = refusal(lambda: rrbench.evaluate(Linear(), "confidence", "clean", inputs(), calibration_data=bad))
-    assert line.startswith("calibration_data: ")
-
-
-def test_a_rejector_that_needs_features_says_so() -> None:
-    line = refusal(lambda: rrbench.evaluate(Linear(), "kd", "clean", inputs(), fit_data=inputs()))
-    assert "needs features, and this network gives none" in line
-
-
-def test_a_rejector_that_needs_a_head_says_so() -> None:
-    assert "needs head" in refusal(lambda: rrbench.evaluate(Linear(), "rr", "clean", inputs()))
-
-
-def test_a_rejector_that_must_be_fitted_asks_for_data() -> None:
-    network = Featured()
-    assert "fit_data" in refusal(lambda: rrbench.evaluate(network, "kd", "clean", inputs()))
-
-
-@pytest.mark.parametrize("rejector", [first_feature, "ebd"])
-def test_an_adaptive_attack_on_a_score_that_is_no_probability_asks_for_data(
-    rejector: str | Callable[[Outputs], Tensor],
-) -> None:
-    attack, budget = "adaptive(ce+rcon,steps=2)", "linf:1/20"
-    assert "fit_data" in refusal(lambda: rrbench.evaluate(Linear(), rejector, attack, inputs(), budget=budget))
-    assert measure(Linear(), rejector, attack, inputs(), budget=budget, fit_data=inputs()).status == "ok"
-
-
-def test_an_adaptive_attack_on_a_score_without_gradient_says_so() -> None:
-    def rank(outputs: Outputs) -> Tensor:
-        return outputs.logits.argmax(1).double()
-
-    attack, budget = "adaptive(ce+rcon,steps=2)", "linf:1/20"
-    line = refusal(lambda: rrbench.evaluate(Linear(), rank, attack, inputs(), budget=budget, fit_data=inputs()))
-    assert "no gradient" in line
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, 'needs a budget, such as budget="linf:8/255"'),
-        ({"budget": "8/255"}, "linf:8/255"),
-        ({"budget": "linf:x"}, "fraction"),
-        ({"budget": "linf:-1/2"}, "negative"),
-        ({"budget": "l1:1/2"}, "linf:8/255"),
-        ({"budget": "linf:1/20", "precision": "fp8"}, "unknown precision"),
-        ({"budget": "linf:1/20", "preset": "slow"}, "unknown preset"),
-    ],
-)
-def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], line: str) -> None:
-    assert line in refusal(lambda: rrbench.evaluate(Linear(), "confidence", "pgd2", inputs(), **options))
-
-
-def test_a_training_cannot_be_asked_of_a_trained_model() -> None:
-    line = refusal(lambda: rrbench.evaluate(Linear(), "confidence@trades", "clean", inputs()))
-    assert line == "'confidence@trades': @ names a training, and this model is trained already"
-
-
-@pytest.mark.parametrize(
-    ("rejector", "attack"),
-    [("confidense", "clean"), ("confidence", "pgb10"), (3, "clean"), ("confidence", 3), ("confidence", Pgd)],
-)
-def test_an_unknown_rejector_or_attack_is_one_clear_line(rejector: Any, attack: Any) -> None:
-    refusal(lambda: rrbench.evaluate(Linear(), rejector, attack, inputs(), budget="linf:1/20"))
-
-
-def test_a_rejector_class_instead_of_an_instance_is_one_clear_line() -> None:
-    refusal(lambda: rrbench.evaluate(Linear(), Confidence, "clean", inputs()))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        lambda images: images,
-        nn.Flatten(0),
-        nn.Conv2d(1, 2, 1),
-        nn.Linear(5, 2),
-        nn.Sequential(nn.Flatten(), nn.Linear(3, 2)),
-    ],
-    ids=["function", "one dimension", "four dimensions", "wrong size", "wrong width"],
-)
-def test_what_is_no_network_for_these_images_is_one_clear_line(network: Any) -> None:
-    refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs()))
-
-
-def test_nan_logits_are_one_clear_line() -> None:
-    network = Linear()
-    with torch.no_grad():
-        network.weight[3] = float("nan")
-    assert "NaN" in refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs()))
-
-
-@pytest.mark.parametrize(
-    ("rejector", "line"),
-    [
-        (lambda outputs: outputs.logits, "scores for 200 inputs"),
-        (lambda outputs: outputs.logits[:, 0] * float("nan"), "NaN"),
-        (lambda outputs: None, "score"),
-    ],
-    ids=["shape", "nan", "none"],
-)
-def test_a_function_that_gives_no_certainty_is_one_clear_line(rejector: Any, line: str) -> None:
-    assert line in refusal(lambda: rrbench.evaluate(Linear(), rejector, "clean", inputs()))

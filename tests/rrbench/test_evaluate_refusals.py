@@ -1,0 +1,177 @@
+"""`rrbench.evaluate` used wrongly: one clear line each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rrbench
+from own_network import SHAPE, Featured, Linear, first_feature, inputs, measure
+from rrbench import Outputs, UseError
+from rrbench_attacks.pgd import Pgd
+from rrbench_baselines.confidence import Confidence
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(UseError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) >= 15
+    return str(caught.value)
+
+
+def with_images(change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    images, labels = inputs(20)
+    return change(images), labels
+
+
+def with_labels(change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    images, labels = inputs(20)
+    return images, change(labels)
+
+
+def speck(value: float) -> Callable[[Tensor], Tensor]:
+    def change(images: Tensor) -> Tensor:
+        images[3, 0, 1, 1] = value
+        return images
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (with_images(lambda images: images * 255), "images must lie in [0, 1]"),
+        (with_images(lambda images: images - 0.5), "normalisation belongs inside the network"),
+        (with_images(speck(float("nan"))), "NaN"),
+        (with_images(speck(float("inf"))), "[0, 1]"),
+        (with_images(lambda images: images.flatten(1)), "shape"),
+        (with_images(lambda images: images.squeeze(1)), "shape"),
+        (with_images(lambda images: (images * 255).byte()), "float"),
+        (with_images(lambda images: images[:7]), "7 images"),
+        (with_images(lambda images: images.repeat(1, 3, 2, 2)), "(2, 3, 8, 8)"),
+        (with_images(lambda images: images[:0]), "images"),
+        ((torch.zeros(0, *SHAPE), torch.zeros(0, dtype=torch.long)), "no images"),
+        (with_labels(lambda labels: labels + 1), "labels must lie in 0..1 but span 1..2"),
+        (with_labels(lambda labels: labels - 1), "labels must lie in 0..1"),
+        (with_labels(lambda labels: labels.float()), "labels must be int64"),
+        (with_labels(lambda labels: labels[:, None]), "labels must be int64 of shape (N,)"),
+        (inputs(20)[0], "(images, labels)"),
+        ((inputs(20)[0].numpy(), inputs(20)[1].numpy()), "torch tensors"),
+        ((inputs(20)[0], inputs(20)[1].tolist()), "torch tensors"),
+        (None, "(images, labels)"),
+    ],
+)
+def test_bad_data_is_one_clear_line(data: Any, line: str) -> None:
+    assert line in refusal(lambda: rrbench.evaluate(Linear(), "confidence", "clean", data))
+
+
+def test_bad_data_is_named() -> None:
+    bad = with_images(lambda images: images + 1)
+    assert refusal(lambda: rrbench.evaluate(Linear(), "confidence", "clean", inputs(), fit_data=bad)).startswith(
+        "fit_data: "
+    )
+    line = refusal(lambda: rrbench.evaluate(Linear(), "confidence", "clean", inputs(), calibration_data=bad))
+    assert line.startswith("calibration_data: ")
+
+
+def test_a_rejector_that_needs_features_says_so() -> None:
+    line = refusal(lambda: rrbench.evaluate(Linear(), "kd", "clean", inputs(), fit_data=inputs()))
+    assert "needs features, and this network gives none" in line
+
+
+def test_a_rejector_that_needs_a_head_says_so() -> None:
+    assert "needs head" in refusal(lambda: rrbench.evaluate(Linear(), "rr", "clean", inputs()))
+
+
+def test_a_rejector_that_must_be_fitted_asks_for_data() -> None:
+    network = Featured()
+    assert "fit_data" in refusal(lambda: rrbench.evaluate(network, "kd", "clean", inputs()))
+
+
+@pytest.mark.parametrize("rejector", [first_feature, "ebd"])
+def test_an_adaptive_attack_on_a_score_that_is_no_probability_asks_for_data(
+    rejector: str | Callable[[Outputs], Tensor],
+) -> None:
+    attack, budget = "adaptive(ce+rcon,steps=2)", "linf:1/20"
+    assert "fit_data" in refusal(lambda: rrbench.evaluate(Linear(), rejector, attack, inputs(), budget=budget))
+    assert measure(Linear(), rejector, attack, inputs(), budget=budget, fit_data=inputs()).status == "ok"
+
+
+def test_an_adaptive_attack_on_a_score_without_gradient_says_so() -> None:
+    def rank(outputs: Outputs) -> Tensor:
+        return outputs.logits.argmax(1).double()
+
+    attack, budget = "adaptive(ce+rcon,steps=2)", "linf:1/20"
+    line = refusal(lambda: rrbench.evaluate(Linear(), rank, attack, inputs(), budget=budget, fit_data=inputs()))
+    assert "no gradient" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, 'needs a budget, such as budget="linf:8/255"'),
+        ({"budget": "8/255"}, "linf:8/255"),
+        ({"budget": "linf:x"}, "fraction"),
+        ({"budget": "linf:-1/2"}, "negative"),
+        ({"budget": "l1:1/2"}, "linf:8/255"),
+        ({"budget": "linf:1/20", "precision": "fp8"}, "unknown precision"),
+        ({"budget": "linf:1/20", "preset": "slow"}, "unknown preset"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], line: str) -> None:
+    assert line in refusal(lambda: rrbench.evaluate(Linear(), "confidence", "pgd2", inputs(), **options))
+
+
+def test_a_training_cannot_be_asked_of_a_trained_model() -> None:
+    line = refusal(lambda: rrbench.evaluate(Linear(), "confidence@trades", "clean", inputs()))
+    assert line == "'confidence@trades': @ names a training, and this model is trained already"
+
+
+@pytest.mark.parametrize(
+    ("rejector", "attack"),
+    [("confidense", "clean"), ("confidence", "pgb10"), (3, "clean"), ("confidence", 3), ("confidence", Pgd)],
+)
+def test_an_unknown_rejector_or_attack_is_one_clear_line(rejector: Any, attack: Any) -> None:
+    refusal(lambda: rrbench.evaluate(Linear(), rejector, attack, inputs(), budget="linf:1/20"))
+
+
+def test_a_rejector_class_instead_of_an_instance_is_one_clear_line() -> None:
+    refusal(lambda: rrbench.evaluate(Linear(), Confidence, "clean", inputs()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda images: images,
+        nn.Flatten(0),
+        nn.Conv2d(1, 2, 1),
+        nn.Linear(5, 2),
+        nn.Sequential(nn.Flatten(), nn.Linear(3, 2)),
+    ],
+    ids=["function", "one dimension", "four dimensions", "wrong size", "wrong width"],
+)
+def test_what_is_no_network_for_these_images_is_one_clear_line(network: Any) -> None:
+    refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs()))
+
+
+def test_nan_logits_are_one_clear_line() -> None:
+    network = Linear()
+    with torch.no_grad():
+        network.weight[3] = float("nan")
+    assert "NaN" in refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs()))
+
+
+@pytest.mark.parametrize(
+    ("rejector", "line"),
+    [
+        (lambda outputs: outputs.logits, "scores for 200 inputs"),
+        (lambda outputs: outputs.logits[:, 0] * float("nan"), "NaN"),
+        (lambda outputs: None, "score"),
+    ],
+    ids=["shape", "nan", "none"],
+)
+def test_a_function_that_gives_no_certainty_is_one_clear_line(rejector: Any, line: str) -> None:
+    assert line in refusal(lambda: rrbench.evaluate(Linear(), rejector, "clean", inputs()))
