@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rrbench import api
+from rrbench.figures.scored import Scored, read_scored
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +24,8 @@ def folder(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) 
         rows = api.execute(api.prepare(rejectors, attacks, **(options | more)), ["a test"])
         assert {row.status for row in rows} == {"ok"}
     return out
+
+
+@pytest.fixture(scope="module")
+def cells(folder: Path) -> list[Scored]:
+    return read_scored(folder)

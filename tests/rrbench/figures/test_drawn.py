@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import re
-import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from figure_cells import NAMES, scores_of
 from rrbench import figures
 from rrbench.errors import UseError
 from rrbench.figures import features
@@ -20,14 +18,13 @@ from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
 from rrbench.figures.certainty import couple
 from rrbench.figures.request import Wish, paper_request
 from rrbench.figures.risk_coverage import GRID, by_budget, curve_of, draw_risk_coverage
-from rrbench.figures.scored import Scored, read_scored, victim_label
-from rrbench.figures.style import SUFFIXES, look, save
+from rrbench.figures.scored import Scored, victim_label
+from rrbench.figures.style import look, save
 from rrbench.figures.temperature import sweep
 from rrbench.metrics import risk_coverage
 from rrbench.rows import ResultRow, read_rows
 
 DIGITS = Wish(dataset="digits", network="small-cnn", points=50)
-NAMES = [*figures.PAPER, *figures.OURS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,20 +37,6 @@ def _fewer_iterations() -> Any:
 @pytest.fixture(scope="module")
 def drawn(folder: Path, _fewer_iterations: None) -> dict[str, Figure]:
     return {name: figures.draw(name, folder, DIGITS) for name in NAMES}
-
-
-@pytest.fixture(scope="module")
-def cells(folder: Path) -> list[Scored]:
-    return read_scored(folder)
-
-
-def scores_of(cells: list[Scored], trained_as: str, attack: str) -> Scored:
-    return next(
-        cell
-        for cell in cells
-        if (cell.row.trained_as, cell.row.attack, cell.row.eps)
-        == (trained_as, attack, "3/20" if attack != "clean" else "")
-    )
 
 
 def line(panel: Axes, label: str) -> Any:
@@ -320,88 +303,6 @@ def test_on_cifar_only_rows_measured_as_the_paper_did_make_its_figures(cells: li
     assert list(paper_request("figure5", Path("runs"), [cell, whole], Wish(dataset="digits")).cells) == [cell]
 
 
-# The command.
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_answers_and_a_missing_cell_comes_with_the_command_that_makes_it(
-    command: Callable[..., Any], name: str, tmp_path: Path
-) -> None:
-    answer = command("figure", tmp_path / "none", "--paper", name, "--dataset", "digits")
-    assert answer.code == 2
-    assert answer.out == ""
-    assert len(answer.err.strip().splitlines()) == 1
-    (words,) = re.findall(r"rrbench run .*", answer.err)
-    if name in figures.PAPER:
-        assert f"rrbench: {name} lacks " in answer.err
-        planned = command(*shlex.split(words)[1:], "--dry-run", "--device", "cpu")
-        assert planned.code == 0, planned.err
-
-
-def test_the_figures_of_the_paper_are_of_cifar_10_unless_told_otherwise(
-    command: Callable[..., Any], folder: Path
-) -> None:
-    answer = command("figure", folder, "--paper", "label:fig2")
-    assert answer.code == 2
-    assert "figure8 lacks pgd-at under clean, pgd-at under pgd10 (cifar10 resnet18 linf:8/255)" in answer.err
-    assert "--preset paper --dataset cifar10" in answer.err
-
-
-def test_the_command_writes_every_format_asked_for_and_the_same_bytes_again(
-    command: Callable[..., Any], folder: Path, tmp_path: Path
-) -> None:
-    written = []
-    for attempt in ("one", "two"):
-        paths = [tmp_path / f"{attempt}{suffix}" for suffix in SUFFIXES]
-        outs = [word for path in paths for word in ("--out", path)]
-        answer = command("figure", "--results", folder, "--paper", "label:fig4", "--dataset", "digits", *outs)
-        assert answer.code == 0, answer.err
-        assert answer.out.split() == [str(path) for path in paths]
-        written.append([path.read_bytes() for path in paths])
-    assert [content[:4] for content in written[0]] == [b"%PDF", b"<?xm", b"\x89PNG"]
-    assert written[0] == written[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "which figure?"),
-        (["--paper", "figure2"], "is a diagram"),
-        (["--paper", "label:fig3"], "is a diagram"),
-        (["--paper", "figure9"], "unknown figure 'figure9'; near: figure"),
-        (["--paper", "label:fig9"], "unknown figure label 'fig9'"),
-        (["--paper", "figure1", "--out", "a.jpg"], "cannot draw a.jpg: end the name in .pdf, .svg, .png"),
-        (["--paper", "figure1", "--attack", "pgd10"], "do not go with it"),
-        (["--paper", "risk-coverage", "--budget", "linf:8/255"], "does not go with it"),
-        (["--paper", "figure1", "--dataset", "unheard-of"], "give --network and --budget"),
-        (["--paper", "figure1", "--results", "elsewhere"], "give the work folder once"),
-        (["--paper", "risk-coverage", "--rejectors", "rr,kd"], "unknown rejector among the results: 'kd'"),
-        (["--paper", "risk-coverage", "--rejectors", "rr@ccat"], "unknown rejector among the results: 'rr@ccat'"),
-        (["--paper", "risk-coverage", "--seed", "7"], "no such rows for risk-coverage"),
-    ],
-)
-def test_wrong_use_is_one_line(command: Callable[..., Any], folder: Path, arguments: list[str], words: str) -> None:
-    answer = command("figure", folder, *arguments)
-    assert answer.code == 2
-    assert words in answer.err
-    assert len(answer.err.strip().splitlines()) == 1
-
-
-def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
-    command: Callable[..., Any], cells: list[Scored], tmp_path: Path
-) -> None:
-    answer = command("figure", tmp_path, "--paper", "figure8")
-    assert answer.code == 2
-    assert "is no work folder" in answer.err
-    cell = scores_of(cells, "pgd-at", "pgd10")
-    broken = Scored(cell.record, type(cell.store)(tmp_path))
-    path = broken.store.scores_path(cell.record.key)
-    path.parent.mkdir()
-    path.write_bytes(b"no archive")
-    with pytest.raises(UseError, match="truncated or damaged"):
-        _ = broken.scores
-
-
 def test_a_point_that_other_rows_show_to_be_weak_is_hollow(cells: list[Scored]) -> None:
     row = scores_of(cells, "pgd-at", "pgd10").row
     outdone = dataclasses.replace(row, acc_all=90.0, acc_tpr95=91.0)
@@ -413,15 +314,3 @@ def test_a_point_that_other_rows_show_to_be_weak_is_hollow(cells: list[Scored]) 
         hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
         assert [float(value) for line in hollow for value in np.asarray(line.get_ydata())] == expected
         assert ("hollow" in figure.get_suptitle()) == bool(expected)
-
-
-def test_the_command_that_measures_what_is_missing_can_be_pasted() -> None:
-    wish = Wish(dataset="cifar10-c(glass_blur)", network="small-cnn(width=8)", budget="linf:8/255")
-    request = paper_request("figure5", Path("my runs"), [], wish)
-    error = request.missing(["x"], frameworks=["pgd-at"], rejectors=["rr", "gda*"], attacks=["pgd(steps=3)"])
-    words = shlex.split(str(error).partition("to measure: ")[2])
-    options = dict(zip(words[2::2], words[3::2], strict=True))
-    assert words[:2] == ["rrbench", "run"]
-    assert (options["--dataset"], options["--network"]) == (wish.dataset, wish.network)
-    assert (options["--out"], options["--rejectors"]) == ("my runs", "rr,gda*")
-    assert "'rr,gda*'" in str(error)  # a shell would look for such files
