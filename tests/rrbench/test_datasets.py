@@ -1,61 +1,26 @@
-"""Data sets against small made-up files whose content is known, and against damaged and hostile ones."""
+"""Data sets against small made-up files whose content is known, and against damaged ones."""
 
-import dataclasses
-import io
-import os
 import pickle
-import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from rrbench.datasets import DATASETS
-from rrbench.datasets.check import check_batch
+from made_up_cifar import (
+    TinyCifar10,
+    TinyCifar100,
+    assert_holds,
+    content,
+    planes,
+    python2_pickle,
+    refuse,
+    write_npz,
+    write_pickled,
+)
 from rrbench.datasets.cifar import Cifar, Cifar10, Cifar100
-from rrbench.datasets.cifar10_c import Cifar10C, Corruption
 from rrbench.datasets.search import roots
 from rrbench.errors import UseError
-from rrbench.names import parse, resolve
-from rrbench.protocols import DataSource, Split
-
-SPLITS: tuple[Split, ...] = ("train", "calibration", "test")
-
-
-class TinyCifar10(Cifar10):
-    layout = dataclasses.replace(Cifar10.layout, train=50, test=20, calibration=6, first_labels=())
-
-
-class TinyCifar100(Cifar100):
-    layout = dataclasses.replace(Cifar100.layout, train=200, test=100, calibration=6)
-
-
-class TinyCifar10C(Cifar10C):
-    clean = TinyCifar10()
-
-
-def content(source: type[Cifar]) -> dict[str, Any]:
-    """Return made-up pixels, channels last, with every class equally often."""
-    random = np.random.default_rng(5)
-    layout = source.layout
-    return {
-        "x_train": random.integers(0, 256, (layout.train, 32, 32, 3), np.uint8),
-        "y_train": random.permutation(layout.train) % layout.classes,
-        "x_test": random.integers(0, 256, (layout.test, 32, 32, 3), np.uint8),
-        "y_test": random.permutation(layout.test) % layout.classes,
-    }
-
-
-def planes(pixels: Any) -> Any:
-    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).reshape(len(pixels), -1)
-
-
-def write_npz(source: type[Cifar], root: Path, arrays: dict[str, Any]) -> Path:
-    np.savez(root / f"{source.layout.name}.npz", **arrays)
-    return root / f"{source.layout.name}.npz"
 
 
 def write_binary(source: type[Cifar], folder: Path, arrays: dict[str, Any]) -> None:
@@ -73,58 +38,6 @@ def write_binary(source: type[Cifar], folder: Path, arrays: dict[str, Any]) -> N
         part = slice(10 * number, 10 * number + 10)
         write(f"data_batch_{number + 1}.bin", arrays["x_train"][part], arrays["y_train"][part])
     write("test_batch.bin", arrays["x_test"], arrays["y_test"])
-
-
-def python2_pickle(value: object) -> bytes:
-    """Pickle as Python 2 did for the published files: str for bytes, numpy's module under its old name."""
-
-    class Pickler(pickle._Pickler):
-        dispatch: ClassVar[dict[type, Any]] = dict(pickle._Pickler.dispatch)
-
-        def save_string(self, text: bytes | str) -> None:
-            raw = text if isinstance(text, bytes) else text.encode("latin1")
-            self.write(pickle.BINSTRING + struct.pack("<i", len(raw)) + raw)  # type: ignore[attr-defined]
-
-        dispatch[bytes] = dispatch[str] = save_string
-
-    file = io.BytesIO()
-    Pickler(file, 2).dump(value)
-    return file.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
-
-
-def write_pickled(
-    source: type[Cifar], folder: Path, arrays: dict[str, Any], dump: Callable[[object], bytes] = python2_pickle
-) -> None:
-    key = b"fine_labels" if source is TinyCifar100 else b"labels"
-
-    def write(name: str, pixels: Any, labels: Any) -> None:
-        entry = {b"batch_label": b"made up", key: labels.tolist(), b"data": planes(pixels), b"filenames": [b"a.png"]}
-        (folder / name).write_bytes(dump(entry))
-
-    folder.mkdir(exist_ok=True)
-    if source is TinyCifar100:
-        write("train", arrays["x_train"], arrays["y_train"])
-        write("test", arrays["x_test"], arrays["y_test"])
-        return
-    for number in range(5):
-        part = slice(10 * number, 10 * number + 10)
-        write(f"data_batch_{number + 1}", arrays["x_train"][part], arrays["y_train"][part])
-    write("test_batch", arrays["x_test"], arrays["y_test"])
-
-
-def assert_holds(source: DataSource, root: Path, arrays: dict[str, Any]) -> None:
-    for split in SPLITS:
-        batch = source.load(split, (root,))
-        part, start = ("train", 0) if split == "train" else ("test", 0 if split == "test" else -6)
-        pixels, labels = arrays[f"x_{part}"][start:], arrays[f"y_{part}"][start:]
-        expected = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-        assert torch.equal(batch.images, expected)
-        assert batch.images.dtype == torch.float32
-        assert batch.images.is_contiguous()
-        assert batch.labels.tolist() == labels.tolist()
-        first = len(arrays[f"y_{part}"]) - len(labels)
-        assert batch.ids.tolist() == list(range(first, first + len(labels)))
-        check_batch(batch, source.info.classes, "made-up data")
 
 
 # CIFAR in its three forms
@@ -196,13 +109,6 @@ def test_a_missing_data_set_says_where_it_looked_and_how_to_get_it(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-def refuse(source: DataSource, root: Path, split: Split = "test") -> str:
-    with pytest.raises(UseError) as caught:
-        source.load(split, (root,))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("size", [0, 1, 3073 * 10 - 1, 3073 * 9, 3073 * 11])
 def test_a_binary_file_of_the_wrong_size_is_named(size: int, tmp_path: Path) -> None:
     write_binary(TinyCifar10, tmp_path, content(TinyCifar10))
@@ -255,149 +161,6 @@ def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
     assert str(path) in refuse(TinyCifar10(), tmp_path)
     np.savez(path, images=np.zeros(3))
     assert "x_test" in refuse(TinyCifar10(), tmp_path)
-
-
-# hostile pickles
-
-
-class Runs:
-    """Unpickled the usual way, this creates a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.path}",)
-
-
-def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    hostile = pickle.dumps({b"data": Runs(trace), b"labels": [0] * 20})
-    (tmp_path / "test_batch").write_bytes(hostile)
-    assert "posix.system" in refuse(TinyCifar10(), tmp_path)
-    assert not trace.exists()
-    pickle.loads(hostile)
-    assert trace.exists()  # the same bytes do run where nothing is restricted
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "builtins\neval",
-        "builtins\ngetattr",
-        "os\nsystem",
-        "numpy\nload",
-        "numpy.core.multiarray\nfromfile",
-        "numpy._core.multiarray\n_reconstruct.__globals__",
-        "rrbench.datasets.unpickle\nread_pickle",
-        "copyreg\n_reconstructor",
-    ],
-)
-def test_no_other_name_is_ever_looked_up(name: str, tmp_path: Path) -> None:
-    (tmp_path / "test_batch").write_bytes(b"c" + name.encode() + b"\n(Vx\ntR.")
-    assert name.replace("\n", ".") in refuse(TinyCifar10(), tmp_path)
-
-
-def test_what_a_pickle_does_to_the_stand_ins_dies_with_it(tmp_path: Path) -> None:
-    arrays = content(TinyCifar10)
-    write_pickled(TinyCifar10, tmp_path, arrays)
-    good = (tmp_path / "test_batch").read_bytes()
-    # BUILD with slots on the class itself: sets ndarray.__setstate__ to 1.
-    (tmp_path / "test_batch").write_bytes(b"cnumpy\nndarray\n(N}V__setstate__\nI1\nstb.")
-    refuse(TinyCifar10(), tmp_path)
-    (tmp_path / "test_batch").write_bytes(good)
-    assert_holds(TinyCifar10(), tmp_path, arrays)
-
-
-@pytest.mark.parametrize(
-    "content_of_file",
-    [
-        b"",
-        b"<html>404</html>",
-        pickle.dumps([1, 2]),
-        pickle.dumps({b"data": np.zeros((20, 3072), np.uint8)}),
-        pickle.dumps({b"data": b"x", b"labels": [0]}),
-        pickle.dumps({b"data": np.zeros((20, 3072)), b"labels": [0] * 20}, protocol=4),
-        pickle.dumps({b"data": np.full((20, 3072), None), b"labels": [0] * 20}, protocol=4),
-        pickle.dumps({b"data": np.zeros((20, 3071), np.uint8), b"labels": [0] * 20}, protocol=4),
-        pickle.dumps({b"data": np.zeros((20, 3072), np.uint8), b"labels": ["a"] * 20}, protocol=4),
-        pickle.dumps({b"data": np.zeros((20, 3072), np.uint8), b"labels": [[0], [1, 2]]}, protocol=4),
-        pickle.dumps({b"data": np.zeros((20, 3072), np.uint8), b"labels": [0] * 19}, protocol=4),
-        pickle.dumps({b"data": np.zeros((20, 3072), np.uint8), b"labels": [0] * 20}, protocol=4)[:-900],
-    ],
-)
-def test_a_pickle_of_something_else_is_refused_in_one_line(content_of_file: bytes, tmp_path: Path) -> None:
-    (tmp_path / "test_batch").write_bytes(content_of_file)
-    assert str(tmp_path / "test_batch") in refuse(TinyCifar10(), tmp_path)
-
-
-# CIFAR-10-C
-
-
-def write_corrupted(root: Path, folder: str = "CIFAR-10-C") -> tuple[Any, Any]:
-    pixels = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 3), np.uint8)
-    labels = np.tile(content(TinyCifar10)["y_test"], 5)
-    (root / folder).mkdir()
-    np.save(root / folder / "fog.npy", pixels)
-    np.save(root / folder / "labels.npy", labels)
-    return pixels, labels
-
-
-@pytest.mark.parametrize("folder", ["CIFAR-10-C", "CIFAR10-C"])
-def test_a_severity_is_its_share_of_the_file_and_none_is_all(folder: str, tmp_path: Path) -> None:
-    pixels, labels = write_corrupted(tmp_path, folder)
-    whole = TinyCifar10C("fog").load("test", (tmp_path,))
-    assert torch.equal(whole.images, torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255)
-    assert whole.images.is_contiguous()
-    assert whole.labels.tolist() == labels.tolist()
-    assert whole.ids.tolist() == list(range(20)) * 5
-    third = TinyCifar10C("fog", severity=3).load("test", (tmp_path,))
-    for part, of_whole in zip(third, whole.at(slice(40, 60)), strict=True):
-        assert torch.equal(part, of_whole)
-
-
-def test_training_and_calibration_images_come_from_cifar10(tmp_path: Path) -> None:
-    write_corrupted(tmp_path)
-    with pytest.raises(UseError, match="rrbench data get cifar10"):
-        TinyCifar10C("fog").load("calibration", (tmp_path,))
-    arrays = content(TinyCifar10)
-    write_npz(TinyCifar10, tmp_path, arrays)
-    splits: tuple[Split, ...] = ("train", "calibration")
-    for split in splits:
-        lent = TinyCifar10C("fog").load(split, (tmp_path,))
-        assert torch.equal(lent.images, TinyCifar10().load(split, (tmp_path,)).images)
-    assert Cifar10C("fog").trains_as == "cifar10"
-
-
-def test_all_nineteen_corruptions_can_be_named() -> None:
-    table = {name: kind for name, kind in DATASETS.items() if isinstance(kind, type)}
-    assert len(set(get_args(Corruption))) == 19
-    for name in get_args(Corruption):
-        choice = resolve("data set", parse(f"cifar10-c({name},severity=2)"), table, {})
-        assert str(choice) == f"cifar10-c({name},severity=2)"
-        assert Cifar10C(**dict(choice.settings)) == Cifar10C(name, 2)  # type: ignore[arg-type]
-
-
-def test_unknown_corruptions_and_severities_are_refused() -> None:
-    with pytest.raises(UseError, match="near: fog"):
-        Cifar10C("fogg")  # type: ignore[arg-type]
-    for severity in (0, 6):
-        with pytest.raises(UseError, match="1 to 5"):
-            Cifar10C("fog", severity)
-
-
-def test_damaged_corruption_files_are_named(tmp_path: Path) -> None:
-    assert "CIFAR-10-C" in refuse(TinyCifar10C("fog"), tmp_path)
-    write_corrupted(tmp_path)
-    folder = tmp_path / "CIFAR-10-C"
-    assert refuse(TinyCifar10C("snow"), tmp_path) == f"{folder / 'snow.npy'} is missing"
-    whole = (folder / "fog.npy").read_bytes()
-    (folder / "fog.npy").write_bytes(whole[:-1])
-    assert str(folder / "fog.npy") in refuse(TinyCifar10C("fog"), tmp_path)
-    np.save(folder / "fog.npy", np.full((100, 32, 32, 3), None))
-    assert str(folder / "fog.npy") in refuse(TinyCifar10C("fog"), tmp_path)
-    np.save(folder / "fog.npy", np.zeros((90, 32, 32, 3), np.uint8))
-    assert "instead of 100" in refuse(TinyCifar10C("fog"), tmp_path)
 
 
 # roots
