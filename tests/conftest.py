@@ -19,6 +19,9 @@ from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, DataInfo, Rejector
 from rrbench_baselines.confidence import Confidence
 
+# What tests share is no test file: without this a failing assertion there would not show what it compared.
+pytest.register_assert_rewrite("made_up_cifar", "own_network", "small_network")
+
 # An outsider's package, which `make test` puts beside the environment: for the tests, and for processes they start.
 PLUGIN = str(Path(sys.prefix) / "plugin")
 sys.path.append(PLUGIN)
