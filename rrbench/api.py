@@ -21,7 +21,7 @@ from rrbench.cells import Plan, plain
 from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.search import roots
-from rrbench.devices import describe, find_device, find_precision
+from rrbench.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.engines import find_engine
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
@@ -118,6 +118,7 @@ def prepare(
         keep=kept,
         report=report or Silent(),
     )
+    tell_compiling(runner.device, runner.report)
     if paper is None:
         plan = make_plan(request, settings)
     else:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.errors import UseError, first_line
+from rrbench.progress import Report
 from rrbench.protocols import Outputs
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -106,6 +107,20 @@ def make_twin(network: nn.Module, precision: Precision, device: torch.device) ->
     if make is None or device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return None
     return cast(nn.Module | None, make(torch.bfloat16 if precision == "bf16" else torch.float32))
+
+
+def tell_compiling(device: torch.device, report: Report) -> None:
+    """Have it said, once, when Triton compiles a kernel that is not in its cache: a first run waits for several."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return
+    from triton import knobs
+
+    def listen(*, cache_hit: bool, **rest: object) -> None:
+        if not cache_hit:
+            knobs.compilation.listener = None
+            report.line("compiling kernels for this GPU; they are kept, a later run need not wait for them")
+
+    knobs.compilation.listener = listen
 
 
 class Instrumented(nn.Module):

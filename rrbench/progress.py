@@ -42,17 +42,19 @@ class Lines:
     def task(self, name: str, total: float) -> Iterator[Advance]:
         """Print the name, then how far it is and how long it will take."""
         self.line(name)
-        begin = shown = time.monotonic()
+        shown, shown_done = time.monotonic(), 0.0
         sofar = 0.0
 
         def advance(done: float) -> None:
-            nonlocal shown, sofar
+            nonlocal shown, shown_done, sofar
             sofar += done
             now = time.monotonic()
-            if now - shown >= 10 and 0 < sofar < total:
-                left = (now - begin) * (total - sofar) / sofar
-                self.line(f"{name}: {100 * sofar / total:.0f} %, about {left:.0f} s left")
-                shown = now
+            if now - shown >= 10 and shown_done < sofar < total:
+                # As fast as since the last line: what comes first may be slow, and says nothing while it is all.
+                left = (now - shown) * (total - sofar) / (sofar - shown_done)
+                estimate = f", about {left:.0f} s left" if sofar >= total / 100 else ""
+                self.line(f"{name}: {100 * sofar / total:.0f} %{estimate}")
+                shown, shown_done = now, sofar
 
         yield advance
 

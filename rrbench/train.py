@@ -78,11 +78,11 @@ def epochs(
             else Step(*parts)
         )
         seconds: list[float] = []
+        to_train = training.recipe.epochs - state.epoch
         with (
-            report.task(f"training {training.trained_as} on {training.dataset}", training.recipe.epochs) as advance,
+            report.task(f"training {training.trained_as} on {training.dataset}", to_train) as advance,
             Writer(files.resume, training) as writer,
         ):
-            advance(state.epoch)
             while state.epoch < training.recipe.epochs:
                 begin = time.perf_counter()
                 loss = _epoch(training, state, step, advance)

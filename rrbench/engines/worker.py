@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from rrbench import provenance
+from rrbench.devices import tell_compiling
 from rrbench.errors import UseError
 from rrbench.progress import PassedOn
 from rrbench.registry import BASES, table
@@ -35,6 +36,7 @@ class Worker:
     def __init__(self, orders: Orders, send: Send) -> None:
         self.orders, self.runner = orders, orders.runner
         self.runner.report = PassedOn(send)
+        tell_compiling(self.runner.device, self.runner.report)
         os.environ["RRBENCH_ZOO"] = orders.zoo
         if self.runner.device.type == "cpu":
             torch.set_num_threads(1)  # its share: there is a worker for every core

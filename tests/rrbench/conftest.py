@@ -35,6 +35,7 @@ class Recorder:
 
     lines: list[str] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
+    done: list[float] = field(default_factory=list)  # of the tasks, as they were told
 
     def line(self, text: str) -> None:
         self.lines.append(text)
@@ -42,7 +43,13 @@ class Recorder:
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:
         self.tasks.append(name)
-        yield lambda done: None
+        self.done.append(0.0)
+        index = len(self.done) - 1
+
+        def advance(done: float) -> None:
+            self.done[index] += done
+
+        yield advance
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
 from rrbench.devices import find_precision, free_memory, tf32, tried_kernels
 from rrbench.errors import UseError
+from rrbench.progress import Report
 
 CUDA = torch.device("cuda")
 
@@ -77,3 +79,10 @@ def test_free_memory_counts_what_pytorch_holds_ready(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
     assert free_memory(CUDA) == 130
+
+
+def test_whoever_prepares_a_run_hears_of_compiling(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[torch.device, Report]] = []
+    monkeypatch.setattr("rrbench.api.tell_compiling", lambda *asked: told.append(asked))
+    job = bench.prepare("confidence", "clean")
+    assert told == [(job.runner.device, bench.report)]

@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.devices import tell_compiling
 from rrbench.networks.fast import norm_relu
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.norm_relu import Norm, Sums
+from rrbench.progress import Silent
 
 TRITON = Path(sys.prefix) / "triton"
 NUMBERS = {"rows": "i32", "positions": "i32", "tiles": "i32", "eps": "fp32", "momentum": "fp32"}
@@ -36,10 +38,11 @@ LINK = {"height": 16, "inputs": 128, "outputs": 128, "stages": 3, "num_warps": 4
     [
         ("compile", False, ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
         ("compile-hopper", False, ["forward", "forward", "backward", "backward", "link", "link"]),
+        ("tell", False, ["compiling kernels for this GPU; they are kept, a later run need not wait for them"]),
         ("choose", False, ["15 as expected"]),
         ("compare", True, ["8 alike", "NaN stays", "4 stems alike"]),
     ],
-    ids=["compiled", "compiled for Hopper", "chosen", "interpreted"],
+    ids=["compiled", "compiled for Hopper", "told", "chosen", "interpreted"],
 )
 def test_without_a_gpu(work: str, is_interpreted: bool, expected: list[str], tmp_path: Path) -> None:
     if not TRITON.is_dir():
@@ -85,6 +88,26 @@ def compile_all() -> None:
         is_summing = "sums" in kernel.__name__ or kernel is stem._forward
         assert bool(ADDS.search(compiled.asm["ptx"])) == is_summing, kernel.__name__
         sys.stdout.write(f"{kernel.__name__}\n")
+
+
+def tell_once() -> None:
+    """Compile two kernels, then the same from the cache, with somebody listening each time."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from rrbench.networks.fast import stem_kernels as stem
+
+    class Written(Silent):
+        def line(self, text: str) -> None:
+            sys.stdout.write(f"{text}\n")
+
+    for _ in range(2):
+        tell_compiling(torch.device("cuda"), Written())
+        for kernel in (stem._share, stem._gather):
+            constants = {each.name: STEM.get(each.name, True) for each in kernel.params if each.is_constexpr}
+            source = ASTSource(kernel, *spell(kernel, constants, NUMBERS | dict.fromkeys(STEM_MAPS, "*bf16")))
+            triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
 
 def compile_for_hopper() -> None:
@@ -225,5 +248,11 @@ def compare_stems() -> None:
 
 
 if __name__ == "__main__":
-    work = {"compile": compile_all, "compile-hopper": compile_for_hopper, "choose": choose_all, "compare": compare_all}
+    work = {
+        "compile": compile_all,
+        "compile-hopper": compile_for_hopper,
+        "tell": tell_once,
+        "choose": choose_all,
+        "compare": compare_all,
+    }
     work[sys.argv[1]]()

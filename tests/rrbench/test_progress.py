@@ -1,0 +1,33 @@
+"""Plain lines of progress, at times that are said beforehand."""
+
+import time
+
+import pytest
+
+from rrbench.progress import PassedOn
+
+
+@pytest.mark.parametrize(
+    ("advances", "expected"),
+    [
+        # Every ten seconds at most, and never of what is done.
+        ([(4, 10), (10, 20), (15, 20), (20, 45), (30, 5)], ["30 %, about 23 s left", "95 %, about 1 s left"]),
+        # A slow beginning does not count on.
+        ([(40, 1), (50, 10), (60, 10)], ["1 %, about 3960 s left", "11 %, about 89 s left", "21 %, about 79 s left"]),
+        # And gives no estimate while it is all there is.
+        ([(40, 0.5), (50, 9.5)], ["0 %", "10 %, about 95 s left"]),
+        # Nothing done gives no speed.
+        ([(10, 0), (20, 50), (40, 0)], ["50 %, about 20 s left"]),
+    ],
+    ids=["at most every ten seconds", "slow beginning", "hardly begun", "nothing done"],
+)
+def test_lines_of_a_task_tell_how_far_it_is_and_how_long_it_takes(
+    advances: list[tuple[float, float]], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with PassedOn(lines.append).task("training", 100) as advance:
+        for now, done in advances:  # noqa: B007  (the clock reads it)
+            advance(done)
+    assert lines == ["training", *(f"training: {line}" for line in expected)]
