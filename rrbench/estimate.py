@@ -32,7 +32,7 @@ RATES = {
     ("small-cnn", "cpu"): Rates(12_800, 5_300, 12_800),
     ("resnet18", "cpu"): Rates(25, 25, 25),
     ("wrn34-10", "cpu"): Rates(3, 3, 3),
-    ("resnet18", "cuda"): Rates(211_000, 132_000, 16_000),
+    ("resnet18", "cuda"): Rates(209_000, 136_000, 16_000),
     ("wrn34-10", "cuda"): Rates(17_300, 13_600, 1_000),  # on single batches, one training alone
 }
 

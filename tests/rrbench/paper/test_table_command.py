@@ -136,8 +136,8 @@ def test_the_plan_names_what_is_missing_its_cost_and_its_command(command: Any, r
     assert answer.code == 0
     assert "table8: 6 of 12 cells are missing; rows from rows.csv (3 rows)" in answer.out
     # 110 epochs of 50,000 images x 11 gradients and 10,000 x 10 to choose; 10,000 images x 1,000 steps x 10 restarts
-    assert RATES["resnet18", "cuda"][:2] == (211_000, 132_000)
-    assert "3 rows on 3 checkpoints: about 27 min of training and 24 min of attacks" in answer.out
+    assert RATES["resnet18", "cuda"][:2] == (209_000, 136_000)
+    assert "3 rows on 3 checkpoints: about 26 min of training and 24 min of attacks" in answer.out
     assert answer.out.splitlines()[-1] == "rrbench run --paper table8 --preset paper"
     assert "cifar10 " not in answer.out
     whole = command("table", "--paper", "text", "--plan", "--dataset", "digits")
