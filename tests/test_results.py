@@ -119,9 +119,13 @@ PEERS = {
 }
 
 
+def bench_on(device: str) -> list[dict[str, str]]:
+    with (ROOT / "results" / "bench" / f"{device}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def test_the_speeds_of_the_readme_are_those_of_the_bench_on_an_h200() -> None:
-    with (ROOT / "results" / "bench" / "h200.csv").open(encoding="utf-8") as file:
-        measured = {(row["what"], row["implementation"], row["batch"]): row for row in csv.DictReader(file)}
+    measured = {(row["what"], row["implementation"], row["batch"]): row for row in bench_on("h200")}
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| ([^|]+) \| (\d+) \| ([\d,]+)[^|]* \| ([^|]*)\| (\d+\.\d\d) \|$", text, re.MULTILINE)
     assert [name for name, *_ in lines] == list(PEERS)
@@ -130,6 +134,49 @@ def test_the_speeds_of_the_readme_are_those_of_the_bench_on_an_h200() -> None:
         assert (rate.replace(",", ""), accuracy) == (row["gradients_per_second"], row["robust_accuracy"])
         times = float(measured["pgd20", "rrbench", "5000"]["gradients_per_second"]) / float(row["gradients_per_second"])
         assert ratio.strip() == ("" if name == "rrbench, bf16" else f"{times:.1f} x")
+
+
+def test_the_times_of_the_readme_are_those_of_the_bench() -> None:
+    measured = {(row["what"], row["implementation"]): row for row in bench_on("h200")}
+    alone, four, plain, ours, package = (
+        float(measured[key]["seconds"])
+        for key in (
+            ("training", "rrbench"),
+            ("training", "rrbench, 4 side by side"),
+            ("training", "plain step"),
+            ("autoattack of 10000", "rrbench"),
+            ("autoattack of 500", "pyautoattack"),
+        )
+    )
+    left = measured["autoattack of 10000", "rrbench"]["robust_accuracy"]
+    times = float(measured["autoattack of 500", "pyautoattack"]["ratio"])
+    (both,) = {row["robust_accuracy"] for (what, _), row in measured.items() if what == "autoattack of 500"}
+    cpu = [row for row in bench_on("cpu") if row["implementation"] in ("foolbox", "plain step")]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for said in (
+        f"included | {alone:.1f} s | the plain step {plain:.0f} s,",
+        f"four trainings side by side | {four:.1f} s |",
+        f"10,000 images | {ours:.0f} s, leaves {left} % |",
+        f"{package:.0f} s, {times:.1f} x as long an image; both leave {both} %",
+        f"PGD-20 is {min(row['ratio'] for row in cpu if row['what'] == 'pgd20')} x as fast as foolbox",
+        f"training {cpu[-1]['ratio']} x as fast as the plain step",
+    ):
+        assert said in text
+
+
+def test_the_curves_of_the_results_are_those_of_the_bench_on_an_h200() -> None:
+    rows = [row for row in bench_on("h200") if row["what"].startswith("epoch ")]
+    curves = [
+        [row["robust_accuracy"] for row in rows if row["implementation"] == name] for name in ("rrbench", "plain step")
+    ]
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^\| PGD-10, ours \| (.*) \|\n\| the plain step \| (.*) \|$", text, re.MULTILINE)
+    assert found is not None
+    assert [line.split(" | ") for line in found.groups()] == curves
+    gaps = [float(left) - float(right) for left, right in zip(*curves, strict=True)]
+    assert len(gaps) == 10
+    assert f"above by {sum(gaps) / 10:.2f} (PGD-10)" in text
+    assert f"apart by {max(map(abs, gaps)):.2f} and" in text
 
 
 @pytest.mark.parametrize(
