@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rrbench import provenance
 from rrbench.cells import Plan, plain
 from rrbench.config import Config, load_file, load_preset
-from rrbench.datasets.check import check_batch, fingerprint
+from rrbench.datasets.check import check_batch
 from rrbench.datasets.search import roots
 from rrbench.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.engines import find_engine
@@ -289,7 +289,7 @@ def evaluate(
                 forwards=round(attacked.forwards, 3),
                 device=describe(found),
                 precision=subject.precision,
-                data_sha256=fingerprint(test),
+                data_sha256=subject.data_sha256,
                 version=provenance.version(),
                 commit=provenance.commit(),
             )

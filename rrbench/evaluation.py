@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rrbench.batching import batch_size, forward, in_batches
+from rrbench.datasets.check import fingerprint
 from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, first_line
@@ -63,6 +65,11 @@ class Subject:
         batch = self.batch("test")
         assert batch is not None
         return batch
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """What tells the inputs that are measured from others."""
+        return fingerprint(self.test())
 
     def outputs(self, split: Split) -> Outputs:
         """Return the outputs on a clean split in exact float32."""

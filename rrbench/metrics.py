@@ -4,7 +4,9 @@ Every metric but `ece` depends on the order of the certainties alone, and treats
 point. A metric that its inputs leave undefined is None; NaN among the inputs is an error.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +17,9 @@ Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 Booleans = NDArray[np.bool_]
 
-_DRAWN_AT_ONCE = 2**20  # examples held while resampling: bounds the memory at about 50 MB
+# While resampling, so many threads hold so many examples each: bounds the memory at about 50 MB.
+_THREADS = min(4, os.cpu_count() or 1)
+_DRAWN_AT_ONCE = 2**18
 
 
 class Metrics(NamedTuple):
@@ -180,13 +184,15 @@ def risk_coverage_band(
     The draws are those of `bootstrap`; each has its own operating points.
     """
     needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack 0.07 * 100 would need 8 inputs
-    risks = np.empty((0, coverage.size))
-    for tallies in _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed)):
+
+    def risks(tallies: Integers) -> NDArray[np.float64]:
         wrong, accepted = _accepted(tallies)
         first = np.array([np.searchsorted(each, needed) for each in accepted])
         at_least_one = np.maximum(np.take_along_axis(accepted, first, axis=1), 1)
-        risks = np.concatenate([risks, np.take_along_axis(wrong, first, axis=1) / at_least_one])
-    low, high = np.percentile(risks, (2.5, 97.5), axis=0)
+        return np.take_along_axis(wrong, first, axis=1) / at_least_one
+
+    drawn = np.concatenate([np.empty((0, coverage.size)), *_resample(risks, certainty, correct, resamples, seed)])
+    low, high = np.percentile(drawn, (2.5, 97.5), axis=0)
     return low, high
 
 
@@ -237,12 +243,12 @@ def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: in
     Draw i takes the examples in row i of `default_rng(seed).integers(n, size=(resamples, n))` and finds its own
     threshold. A draw that leaves a metric undefined is left out; the interval is None if over half are.
     """
-    ranks = _ranks(certainty, correct)
-    accuracies, aucs = [np.empty(0)], [np.empty(0)]
-    for tallies in _resampled_tallies(ranks, correct, resamples, np.random.default_rng(seed)):
-        accuracies.append(_acc_tpr95(tallies, rule))
-        aucs.append(_auc(tallies))
-    return Intervals(_interval(np.concatenate(accuracies)), _interval(np.concatenate(aucs)))
+
+    def both(tallies: Integers) -> NDArray[np.float64]:
+        return np.stack([_acc_tpr95(tallies, rule), _auc(tallies)])
+
+    accuracies, aucs = np.concatenate([np.empty((2, 0)), *_resample(both, certainty, correct, resamples, seed)], axis=1)
+    return Intervals(_interval(accuracies), _interval(aucs))
 
 
 def resampled(
@@ -252,8 +258,11 @@ def resampled(
 
     Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
     """
-    draws = _resampled_tallies(_ranks(certainty, correct), correct, resamples, np.random.default_rng(seed))
-    return np.concatenate([np.empty(0), *(_of_tally(metric, tallies, rule) for tallies in draws)])
+
+    def of_tallies(tallies: Integers) -> NDArray[np.float64]:
+        return _of_tally(metric, tallies, rule)
+
+    return np.concatenate([np.empty(0), *_resample(of_tallies, certainty, correct, resamples, seed)])
 
 
 # A tally has shape (..., 2, distinct scores): how many right and how many wrong inputs have each score, the highest
@@ -287,18 +296,27 @@ def _accepted(tally: Integers) -> tuple[Integers, Integers]:
     return tally[..., 1, :].cumsum(axis=-1), tally.sum(axis=-2).cumsum(axis=-1)
 
 
-def _resampled_tallies(
-    ranks: NDArray[np.intp], correct: Booleans, resamples: int, rng: np.random.Generator
-) -> Iterator[Integers]:
-    """Yield the tallies of all resamples, a bounded number at a time."""
+def _resample(
+    work: Callable[[Integers], NDArray[np.float64]], certainty: Floats, correct: Booleans, resamples: int, seed: int
+) -> Iterator[NDArray[np.float64]]:
+    """Yield what `work` makes of the tallies of all resamples, a bounded number at a time and in their order."""
+    ranks = _ranks(certainty, correct)
     scores = int(ranks.max()) + 1
     entries = ranks + scores * ~correct
+    rng = np.random.default_rng(seed)
     at_once = max(1, _DRAWN_AT_ONCE // ranks.size)
-    for start in range(0, resamples, at_once):
-        draws = min(at_once, resamples - start)
-        drawn = entries[rng.integers(ranks.size, size=(draws, ranks.size))]
+    pieces = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+
+    def tallied(examples: Integers) -> NDArray[np.float64]:
+        draws = len(examples)
+        drawn = entries[examples]
         drawn += 2 * scores * np.arange(draws)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=2 * scores * draws).reshape(draws, 2, scores)
+        return work(np.bincount(drawn.ravel(), minlength=2 * scores * draws).reshape(draws, 2, scores))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(pieces), _THREADS):
+            sizes = pieces[start : start + _THREADS]
+            yield from pool.map(tallied, (rng.integers(ranks.size, size=(draws, ranks.size)) for draws in sizes))
 
 
 def _accepted_scores(tally: Integers, rule: TprRule) -> Integers:
@@ -328,15 +346,15 @@ def _accepted_officially(tally: Integers) -> int:
 
 def _acc_tpr95(tally: Integers, rule: TprRule) -> NDArray[np.float64]:
     accepted = _accepted_scores(tally, rule)
-    last = np.maximum(accepted - 1, 0)[..., None, None]
-    counts = np.take_along_axis(tally.cumsum(axis=-1), last, axis=-1)[..., 0] * (accepted > 0)[..., None]
+    single = zip(tally.reshape(-1, *tally.shape[-2:]), accepted.flat, strict=True)
+    counts = np.array([each[:, :count].sum(axis=1) for each, count in single]).reshape(tally.shape[:-1])
     return _ratio(100 * counts[..., 0], counts.sum(axis=-1))
 
 
 def _auc(tally: Integers) -> NDArray[np.float64]:
     right, wrong = tally[..., 0, :], tally[..., 1, :]
-    right_above = right.cumsum(axis=-1) - right / 2
-    return _ratio((wrong * right_above).sum(axis=-1), right.sum(axis=-1) * wrong.sum(axis=-1))
+    twice_right_above = 2 * right.cumsum(axis=-1) - right
+    return _ratio(np.einsum("...i,...i->...", wrong, twice_right_above) / 2, right.sum(axis=-1) * wrong.sum(axis=-1))
 
 
 def _aurc(tally: Integers) -> NDArray[np.float64]:

@@ -14,7 +14,6 @@ import torch
 from rrbench import provenance
 from rrbench.cells import Cell, Plan, Training, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from rrbench.datasets.check import fingerprint
 from rrbench.devices import describe
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import (
@@ -280,7 +279,7 @@ class Runner(Supply):
             gradients=round(attacked.gradients, 3),
             forwards=round(attacked.forwards, 3),
             checkpoint_sha256=checkpoint.sha256,
-            data_sha256=fingerprint(subject.test()),
+            data_sha256=subject.data_sha256,
         )
         self._save(cell, source, row, scores_sha256)
 

@@ -50,6 +50,16 @@ def test_bootstrap_does_not_depend_on_how_many_draws_fit_into_memory(monkeypatch
     assert metrics.bootstrap(*inputs, "quantile", resamples=50, seed=0) == at_once
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_draws_keep_their_order_however_they_are_shared_out(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    certainty, correct = overlapping(101, seed=5)
+    rows = np.random.default_rng(7).integers(101, size=(50, 101))
+    monkeypatch.setattr(metrics, "_DRAWN_AT_ONCE", 707)
+    monkeypatch.setattr(metrics, "_THREADS", threads)
+    found = metrics.resampled("auc", certainty, correct, "quantile", resamples=50, seed=7)
+    assert found.tolist() == [metrics.auc(certainty[row], correct[row]) for row in rows]
+
+
 def test_bootstrap_follows_its_seed() -> None:
     inputs = overlapping(200, seed=6)
     first, again, other = (metrics.bootstrap(*inputs, "quantile", resamples=50, seed=seed) for seed in (0, 0, 1))
