@@ -65,12 +65,19 @@ def spell(kernel: Any, known: dict[str, Any], types: dict[str, str]) -> tuple[di
     return signature, {(names.index(each),): value for each, value in known.items() if each in names}
 
 
-def compile_all() -> None:
-    """Compile every Triton kernel for an H200, with all that it can do."""
+def compiled(kernel: Any, sizes: dict[str, int], maps: tuple[str, ...]) -> Any:
+    """Compile a Triton kernel for an H200, with all that it can do."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    constants = {each.name: sizes.get(each.name, True) for each in kernel.params if each.is_constexpr}
+    source = ASTSource(kernel, *spell(kernel, constants, NUMBERS | dict.fromkeys(maps, "*bf16")))
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32))
+
+
+def compile_all() -> None:
+    """Compile every Triton kernel."""
     from rrbench.networks.fast import norm_relu_kernels as norms
     from rrbench.networks.fast import stem_kernels as stem
 
@@ -79,23 +86,16 @@ def compile_all() -> None:
         *((each, STEM, STEM_MAPS) for each in (stem._forward, stem._share, stem._gather)),
     ]
     for kernel, sizes, maps in work:
-        constants = {each.name: sizes.get(each.name, True) for each in kernel.params if each.is_constexpr}
-        types = NUMBERS | dict.fromkeys(maps, "*bf16")
-        source = ASTSource(kernel, *spell(kernel, constants, types))
-        compiled: Any = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-        assert compiled.asm["cubin"].startswith(b"\x7fELF")
+        made = compiled(kernel, sizes, maps).asm
+        assert made["cubin"].startswith(b"\x7fELF")
         # Only those that sum share what they write with others.
         is_summing = "sums" in kernel.__name__ or kernel is stem._forward
-        assert bool(ADDS.search(compiled.asm["ptx"])) == is_summing, kernel.__name__
+        assert bool(ADDS.search(made["ptx"])) == is_summing, kernel.__name__
         sys.stdout.write(f"{kernel.__name__}\n")
 
 
 def tell_once() -> None:
     """Compile two kernels, then the same from the cache, with somebody listening each time."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from rrbench.networks.fast import stem_kernels as stem
 
     class Written(Silent):
@@ -105,9 +105,7 @@ def tell_once() -> None:
     for _ in range(2):
         tell_compiling(torch.device("cuda"), Written())
         for kernel in (stem._share, stem._gather):
-            constants = {each.name: STEM.get(each.name, True) for each in kernel.params if each.is_constexpr}
-            source = ASTSource(kernel, *spell(kernel, constants, NUMBERS | dict.fromkeys(STEM_MAPS, "*bf16")))
-            triton.compile(source, target=GPUTarget("cuda", 90, 32))
+            compiled(kernel, STEM, STEM_MAPS)
 
 
 def compile_for_hopper() -> None:
@@ -141,11 +139,11 @@ def compile_for_hopper() -> None:
         (resident.link, chunks, LINK | {"active": None, "added": None, "variance": None}),
     ):
         spelled = GluonASTSource(kernel, *spell(kernel, known, NUMBERS | types))
-        compiled: Any = triton.compile(spelled, target=GPUTarget("cuda", 90, 32))
+        made: Any = triton.compile(spelled, target=GPUTarget("cuda", 90, 32))
         # Multiplied by the matrix units, fetched by the copy engine.
-        assert "wgmma" in compiled.asm["ptx"]
-        assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
-        assert bool(ADDS.search(compiled.asm["ptx"])) == ("sums" not in known)
+        assert "wgmma" in made.asm["ptx"]
+        assert "cp.async.bulk.tensor" in made.asm["ptx"]
+        assert bool(ADDS.search(made.asm["ptx"])) == ("sums" not in known)
         sys.stdout.write(f"{kernel.__name__}\n")
 
 
