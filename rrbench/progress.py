@@ -42,19 +42,22 @@ class Lines:
     def task(self, name: str, total: float) -> Iterator[Advance]:
         """Print the name, then how far it is and how long it will take."""
         self.line(name)
-        shown, shown_done = time.monotonic(), 0.0
-        sofar = 0.0
+        begin = shown = time.monotonic()
+        sofar = before = 0.0
 
         def advance(done: float) -> None:
-            nonlocal shown, shown_done, sofar
+            nonlocal begin, shown, sofar, before
             sofar += done
             now = time.monotonic()
-            if now - shown >= 10 and shown_done < sofar < total:
-                # As fast as since the last line: what comes first may be slow, and says nothing while it is all.
-                left = (now - shown) * (total - sofar) / (sofar - shown_done)
-                estimate = f", about {left:.0f} s left" if sofar >= total / 100 else ""
+            is_hardly_begun = sofar < total / 100
+            if is_hardly_begun:  # what comes first may compile, and says nothing about the rest
+                begin, before = now, sofar
+            if now - shown >= 10 and 0 < sofar < total:
+                estimate = ""
+                if not is_hardly_begun:
+                    estimate = f", about {(now - begin) * (total - sofar) / (sofar - before):.0f} s left"
                 self.line(f"{name}: {100 * sofar / total:.0f} %{estimate}")
-                shown, shown_done = now, sofar
+                shown = now
 
         yield advance
 
