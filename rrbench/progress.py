@@ -47,14 +47,13 @@ class Lines:
 
         def advance(done: float) -> None:
             nonlocal begin, shown, sofar, before
-            sofar += done
             now = time.monotonic()
-            is_hardly_begun = sofar < total / 100
-            if is_hardly_begun:  # what comes first may compile, and says nothing about the rest
-                begin, before = now, sofar
+            if sofar == 0 and done < total / 100:  # a small first step may have compiled, and tells no speed
+                begin, before = now, done
+            sofar += done
             if now - shown >= 10 and 0 < sofar < total:
                 estimate = ""
-                if not is_hardly_begun:
+                if sofar - before >= total / 100:
                     estimate = f", about {(now - begin) * (total - sofar) / (sofar - before):.0f} s left"
                 self.line(f"{name}: {100 * sofar / total:.0f} %{estimate}")
                 shown = now

@@ -35,7 +35,8 @@ class Recorder:
 
     lines: list[str] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
-    done: list[float] = field(default_factory=list)  # of the tasks, as they were told
+    totals: list[float] = field(default_factory=list)  # of the tasks
+    done: list[float] = field(default_factory=list)  # of those
 
     def line(self, text: str) -> None:
         self.lines.append(text)
@@ -43,6 +44,7 @@ class Recorder:
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:
         self.tasks.append(name)
+        self.totals.append(total)
         self.done.append(0.0)
         index = len(self.done) - 1
 

@@ -14,12 +14,17 @@ from rrbench.progress import PassedOn
         ([(4, 10), (10, 20), (15, 20), (20, 45), (30, 5)], ["30 %, about 23 s left", "95 %, about 1 s left"]),
         # A slow beginning gives no estimate and does not count.
         ([(40, 0.5), (50, 9.5), (60, 10)], ["0 %", "10 %, about 95 s left", "20 %, about 82 s left"]),
+        # Nor does a pause where the first hundredth ends: 1 a second, and 12 seconds in which nothing is done.
+        (
+            [(2, 0.5), (3, 0.5), (15, 0.25), (16, 1), (26, 10)],
+            ["1 %", "12 %, about 179 s left"],
+        ),
         # One that is worth something does.
         ([(40, 10), (50, 10)], ["10 %, about 360 s left", "20 %, about 200 s left"]),
         # Nothing done gives no speed.
         ([(10, 0), (20, 50), (40, 0)], ["50 %, about 10 s left", "50 %, about 30 s left"]),
     ],
-    ids=["at most every ten seconds", "hardly begun", "slow", "nothing done"],
+    ids=["at most every ten seconds", "hardly begun", "pause", "slow", "nothing done"],
 )
 def test_lines_of_a_task_tell_how_far_it_is_and_how_long_it_takes(
     advances: list[tuple[float, float]], expected: list[str], monkeypatch: pytest.MonkeyPatch
