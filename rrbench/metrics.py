@@ -17,9 +17,9 @@ Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 Booleans = NDArray[np.bool_]
 
-# While resampling, so many threads hold so many examples each: bounds the memory at about 50 MB.
+# Examples held while resampling, by all threads: bounds the memory at about 70 MB where that is more than one draw.
+_DRAWN_AT_ONCE = 2**20
 _THREADS = min(4, os.cpu_count() or 1)
-_DRAWN_AT_ONCE = 2**18
 
 
 class Metrics(NamedTuple):
@@ -304,7 +304,8 @@ def _resample(
     scores = int(ranks.max()) + 1
     entries = ranks + scores * ~correct
     rng = np.random.default_rng(seed)
-    at_once = max(1, _DRAWN_AT_ONCE // ranks.size)
+    threads = max(1, min(_THREADS, _DRAWN_AT_ONCE // ranks.size))
+    at_once = max(1, _DRAWN_AT_ONCE // threads // ranks.size)
     pieces = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
 
     def tallied(examples: Integers) -> NDArray[np.float64]:
@@ -313,9 +314,10 @@ def _resample(
         drawn += 2 * scores * np.arange(draws)[:, None]
         return work(np.bincount(drawn.ravel(), minlength=2 * scores * draws).reshape(draws, 2, scores))
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(pieces), _THREADS):
-            sizes = pieces[start : start + _THREADS]
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(pieces), threads):
+            sizes = pieces[start : start + threads]
+            # Drawn here, one after the other: the draws are a single stream.
             yield from pool.map(tallied, (rng.integers(ranks.size, size=(draws, ranks.size)) for draws in sizes))
 
 
@@ -346,6 +348,7 @@ def _accepted_officially(tally: Integers) -> int:
 
 def _acc_tpr95(tally: Integers, rule: TprRule) -> NDArray[np.float64]:
     accepted = _accepted_scores(tally, rule)
+    # Draw by draw: a running sum over every score of every draw takes longer where there are many inputs.
     single = zip(tally.reshape(-1, *tally.shape[-2:]), accepted.flat, strict=True)
     counts = np.array([each[:, :count].sum(axis=1) for each, count in single]).reshape(tally.shape[:-1])
     return _ratio(100 * counts[..., 0], counts.sum(axis=-1))

@@ -1,5 +1,6 @@
 """Resampling: each draw measured exactly, intervals like those of a plain loop, and none without enough draws."""
 
+import threading
 import time
 import tracemalloc
 
@@ -54,10 +55,24 @@ def test_bootstrap_does_not_depend_on_how_many_draws_fit_into_memory(monkeypatch
 def test_draws_keep_their_order_however_they_are_shared_out(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     certainty, correct = overlapping(101, seed=5)
     rows = np.random.default_rng(7).integers(101, size=(50, 101))
-    monkeypatch.setattr(metrics, "_DRAWN_AT_ONCE", 707)
+    monkeypatch.setattr(metrics, "_DRAWN_AT_ONCE", 2121)
     monkeypatch.setattr(metrics, "_THREADS", threads)
-    found = metrics.resampled("auc", certainty, correct, "quantile", resamples=50, seed=7)
+    drawing = set[int]()
+
+    class Watched:
+        def __init__(self, rng: np.random.Generator) -> None:
+            self.rng = rng
+
+        def integers(self, *asked: object, **more: object) -> object:
+            drawing.add(threading.get_ident())
+            return self.rng.integers(*asked, **more)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as context:
+        make = np.random.default_rng
+        context.setattr(np.random, "default_rng", lambda seed: Watched(make(seed)))
+        found = metrics.resampled("auc", certainty, correct, "quantile", resamples=50, seed=7)
     assert found.tolist() == [metrics.auc(certainty[row], correct[row]) for row in rows]
+    assert drawing == {threading.get_ident()}, "drawn by several threads the stream would depend on who comes first"
 
 
 def test_bootstrap_follows_its_seed() -> None:
