@@ -2,6 +2,7 @@
 
 import os
 import platform
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -109,18 +110,25 @@ def make_twin(network: nn.Module, precision: Precision, device: torch.device) ->
     return cast(nn.Module | None, make(torch.bfloat16 if precision == "bf16" else torch.float32))
 
 
+class _FirstCompiled:
+    """Listens to Triton, and says once that it has compiled a kernel which its cache did not hold."""
+
+    def __init__(self, report: Report) -> None:
+        self.report, self.untold = report, threading.Semaphore(1)
+
+    def __call__(self, *, cache_hit: bool, **rest: object) -> None:
+        if not cache_hit and self.untold.acquire(blocking=False):
+            self.report.line("compiling kernels for this GPU; they are kept, a later run need not wait for them")
+
+
 def tell_compiling(device: torch.device, report: Report) -> None:
-    """Have it said, once, when Triton compiles a kernel that is not in its cache: a first run waits for several."""
+    """Have a run say when it waits for kernels to be compiled, as a first one does for about a minute."""
     if device.type != "cuda" or find_spec("triton") is None:
         return
     from triton import knobs
 
-    def listen(*, cache_hit: bool, **rest: object) -> None:
-        if not cache_hit:
-            knobs.compilation.listener = None
-            report.line("compiling kernels for this GPU; they are kept, a later run need not wait for them")
-
-    knobs.compilation.listener = listen
+    if isinstance(knobs.compilation.listener, _FirstCompiled | None):  # somebody else's stays
+        knobs.compilation.listener = _FirstCompiled(report)
 
 
 class Instrumented(nn.Module):

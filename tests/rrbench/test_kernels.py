@@ -95,17 +95,22 @@ def compile_all() -> None:
 
 
 def tell_once() -> None:
-    """Compile two kernels, then the same from the cache, with somebody listening each time."""
+    """Compile two kernels, then the same from the cache, then with somebody else listening."""
+    from triton import knobs
+
     from rrbench.networks.fast import stem_kernels as stem
 
     class Written(Silent):
         def line(self, text: str) -> None:
             sys.stdout.write(f"{text}\n")
 
-    for _ in range(2):
+    others: list[dict[str, object]] = []
+    for listener in (None, None, lambda **said: others.append(said)):
+        knobs.compilation.listener = listener
         tell_compiling(torch.device("cuda"), Written())
         for kernel in (stem._share, stem._gather):
             compiled(kernel, STEM, STEM_MAPS)
+    assert [said["cache_hit"] for said in others] == [True, True], "somebody else's listener was taken away"
 
 
 def compile_for_hopper() -> None:

@@ -255,6 +255,16 @@ def test_a_node_that_would_do_other_work_is_refused(tmp_path: Path, monkeypatch:
     assert Worker(orders, print).work(unit, job.runner.keys(unit.cells))
 
 
+def test_a_worker_passes_on_that_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RRBENCH_ZOO", str(zoo.large_zoo()))
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    job = api.prepare("rr", "clean", out=tmp_path, device="cpu")
+    sent: list[str] = []
+    monkeypatch.setattr("rrbench.engines.worker.tell_compiling", lambda device, report: report.line(f"on {device}"))
+    Worker(Orders(job.runner, tmp_path / "sign", str(zoo.large_zoo()), provenance.version()), sent.append)
+    assert sent == ["on cpu"]
+
+
 def test_once_an_attack_is_stored_only_the_rejector_that_kills_is_given_up(tmp_path: Path, plugin: Path) -> None:
     job = prepare(tmp_path, "clean", report=Heard([]))
     job.runner.store.prepare()
