@@ -12,7 +12,7 @@ from rrbench.datasets.digits import Digits
 from rrbench.devices import Instrumented, tf32
 from rrbench.draws import HashedDraws
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast.links import links_for
+from rrbench.networks.fast.fastest import links_for
 from rrbench.networks.fast.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.protocols import DataInfo, Framework, Outputs, Rejector, Victim

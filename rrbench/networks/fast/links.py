@@ -3,13 +3,10 @@
 Here one after the other; `fused_links` makes them one kernel where it can.
 """
 
-from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-from rrbench.networks.fast import norm_relu as plain
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
@@ -88,19 +85,3 @@ class Links:
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
         """Return the float32 gradient at the images, given that at the stem's maps."""
         return stem.backward(gradient, gradient.shape[2:])[:, : stem.source.weight.shape[1]].float()
-
-
-def links_for(device: torch.device, dtype: torch.dtype) -> Links:
-    """Return the links that are fastest on a device."""
-    if device.type != "cuda":
-        return Links(plain)
-    # Here, not above: PyTorch for CPUs comes without Triton.
-    from rrbench.networks.fast import norm_relu_kernels
-
-    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
-    # Gluon is an experiment of Triton's, which a later one may end.
-    if dtype != torch.bfloat16 or not is_hopper or find_spec("triton.experimental.gluon") is None:
-        return Links(norm_relu_kernels)
-    from rrbench.networks.fast.fused_links import FusedLinks
-
-    return FusedLinks()
