@@ -4,22 +4,14 @@ Every metric but `ece` depends on the order of the certainties alone, and treats
 point. A metric that its inputs leave undefined is None; NaN among the inputs is an error.
 """
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-TprRule = Literal["quantile", "official"]
-Floats = NDArray[np.floating[Any]]
-Integers = NDArray[np.integer[Any]]
-Booleans = NDArray[np.bool_]
-
-# Examples held while resampling, by all threads: bounds the memory at about 70 MB where that is more than one draw.
-_DRAWN_AT_ONCE = 2**20
-_THREADS = min(4, os.cpu_count() or 1)
+from rrbench import tallies
+from rrbench.resampling import bootstrap
+from rrbench.tallies import Booleans, Floats, Integers, TprRule
 
 
 class Metrics(NamedTuple):
@@ -42,13 +34,6 @@ class Metrics(NamedTuple):
     augrc: float | None
     fpr95: float | None
     ece: float | None
-
-
-class Intervals(NamedTuple):
-    """The (low, high) of each resampled metric."""
-
-    acc_tpr95: tuple[float, float] | None
-    auc: tuple[float, float] | None
 
 
 class Deployed(NamedTuple):
@@ -128,8 +113,8 @@ def accept_at_tpr95(certainty: Floats, correct: Booleans, rule: TprRule) -> Bool
     highest of equals, on the curve without the points that scikit-learn's `roc_curve` drops by default;
     accepts certainty > T.
     """
-    ranks = _ranks(certainty, correct)
-    accepted = ranks < _accepted_scores(_tally(ranks, correct), rule)
+    ranks = tallies.ranks_of(certainty, correct)
+    accepted = ranks < tallies.accepted_scores(tallies.tally_of(ranks, correct), rule)
     return accepted if accepted.any() else None
 
 
@@ -141,7 +126,7 @@ def deploy_threshold(certainty: Floats, correct: Booleans) -> float | None:
 
 def deployed(certainty: Floats, correct: Booleans, threshold: float) -> Deployed:
     """Accept certainty >= threshold; accuracy is None where nothing is accepted."""
-    _check(certainty, correct)
+    tallies.check(certainty, correct)
     if np.isnan(threshold):
         raise ValueError("the threshold is NaN")
     # In double precision: numpy would round the threshold to single to compare it with single scores.
@@ -155,7 +140,7 @@ def deployed(certainty: Floats, correct: Booleans, threshold: float) -> Deployed
 
 def auc(certainty: Floats, correct: Booleans) -> float | None:
     """Return the chance that a right input has a higher certainty than a wrong one, a tie counting half."""
-    return _or_none(_auc(_tally(_ranks(certainty, correct), correct)))
+    return _or_none(tallies.auc(_tally(certainty, correct)))
 
 
 def aurc(certainty: Floats, correct: Booleans) -> float:
@@ -163,7 +148,7 @@ def aurc(certainty: Floats, correct: Booleans) -> float:
 
     An input's selective risk is the share of wrong ones among all inputs at least as certain as it is.
     """
-    return float(_aurc(_tally(_ranks(certainty, correct), correct)))
+    return float(tallies.aurc(_tally(certainty, correct)))
 
 
 def risk_coverage(certainty: Floats, correct: Booleans) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -172,28 +157,8 @@ def risk_coverage(certainty: Floats, correct: Booleans) -> tuple[NDArray[np.floa
     The curve has steps: whoever must answer a share of the inputs accepts at the first point that covers it.
     The area under it is `aurc`.
     """
-    wrong, accepted = _accepted(_tally(_ranks(certainty, correct), correct))
+    wrong, accepted = tallies.accepted_counts(_tally(certainty, correct))
     return accepted / accepted[-1], wrong / accepted
-
-
-def risk_coverage_band(
-    certainty: Floats, correct: Booleans, coverage: Floats, resamples: int, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (low, high) of the selective risk at some coverages: 95 % percentile intervals over examples.
-
-    The draws are those of `bootstrap`; each has its own operating points.
-    """
-    needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack 0.07 * 100 would need 8 inputs
-
-    def risks(tallies: Integers) -> NDArray[np.float64]:
-        wrong, accepted = _accepted(tallies)
-        first = np.array([np.searchsorted(each, needed) for each in accepted])
-        at_least_one = np.maximum(np.take_along_axis(accepted, first, axis=1), 1)
-        return np.take_along_axis(wrong, first, axis=1) / at_least_one
-
-    drawn = np.concatenate([np.empty((0, coverage.size)), *_resample(risks, certainty, correct, resamples, seed)])
-    low, high = np.percentile(drawn, (2.5, 97.5), axis=0)
-    return low, high
 
 
 def augrc(certainty: Floats, correct: Booleans) -> float:
@@ -202,7 +167,7 @@ def augrc(certainty: Floats, correct: Booleans) -> float:
     The generalised risk is the share of inputs accepted and wrong; straight lines join the operating points,
     from (0, 0) on.
     """
-    return float(_augrc(_tally(_ranks(certainty, correct), correct)))
+    return float(tallies.augrc(_tally(certainty, correct)))
 
 
 def fpr95(certainty: Floats, correct: Booleans) -> float | None:
@@ -237,156 +202,8 @@ def reliability(labels: Integers, logits: Floats, bins: int = 15) -> Reliability
     )
 
 
-def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Intervals:
-    """Return 95 % percentile intervals of acc_tpr95 and auc over examples.
-
-    Draw i takes the examples in row i of `default_rng(seed).integers(n, size=(resamples, n))` and finds its own
-    threshold. A draw that leaves a metric undefined is left out; the interval is None if over half are.
-    """
-
-    def both(tallies: Integers) -> NDArray[np.float64]:
-        return np.stack([_acc_tpr95(tallies, rule), _auc(tallies)])
-
-    accuracies, aucs = np.concatenate([np.empty((2, 0)), *_resample(both, certainty, correct, resamples, seed)], axis=1)
-    return Intervals(_interval(accuracies), _interval(aucs))
-
-
-def resampled(
-    metric: str, certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int
-) -> NDArray[np.float64]:
-    """Return one of `RESAMPLED` for each draw of `bootstrap`, NaN where it is undefined.
-
-    Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
-    """
-
-    def of_tallies(tallies: Integers) -> NDArray[np.float64]:
-        return _of_tally(metric, tallies, rule)
-
-    return np.concatenate([np.empty(0), *_resample(of_tallies, certainty, correct, resamples, seed)])
-
-
-# A tally has shape (..., 2, distinct scores): how many right and how many wrong inputs have each score, the highest
-# score first. One tally describes a set of inputs, a stack of them its resamples; NaN marks what is undefined.
-
-
-def _check(certainty: Floats, correct: Booleans) -> None:
-    if certainty.ndim != 1 or certainty.shape != correct.shape:
-        raise ValueError(f"certainty of shape {certainty.shape} for correctness of shape {correct.shape}")
-    if certainty.size == 0:
-        raise ValueError("no inputs to measure")
-    if correct.dtype != np.bool_:
-        raise ValueError(f"correctness must be bool, not {correct.dtype}")
-    if np.isnan(certainty).any():
-        raise ValueError("NaN among the certainties")
-
-
-def _ranks(certainty: Floats, correct: Booleans) -> NDArray[np.intp]:
-    """Return for each input how many distinct scores lie above its own."""
-    _check(certainty, correct)
-    return np.unique(-certainty, return_inverse=True)[1]
-
-
-def _tally(ranks: NDArray[np.intp], correct: Booleans) -> Integers:
-    scores = int(ranks.max()) + 1
-    return np.bincount(ranks + scores * ~correct, minlength=2 * scores).reshape(2, scores)
-
-
-def _accepted(tally: Integers) -> tuple[Integers, Integers]:
-    """Count the wrong and all of the inputs accepted at each score."""
-    return tally[..., 1, :].cumsum(axis=-1), tally.sum(axis=-2).cumsum(axis=-1)
-
-
-def _resample(
-    work: Callable[[Integers], NDArray[np.float64]], certainty: Floats, correct: Booleans, resamples: int, seed: int
-) -> Iterator[NDArray[np.float64]]:
-    """Yield what `work` makes of the tallies of all resamples, a bounded number at a time and in their order."""
-    ranks = _ranks(certainty, correct)
-    scores = int(ranks.max()) + 1
-    entries = ranks + scores * ~correct
-    rng = np.random.default_rng(seed)
-    threads = max(1, min(_THREADS, _DRAWN_AT_ONCE // ranks.size))
-    at_once = max(1, _DRAWN_AT_ONCE // threads // ranks.size)
-    pieces = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
-
-    def tallied(examples: Integers) -> NDArray[np.float64]:
-        draws = len(examples)
-        drawn = entries[examples]
-        drawn += 2 * scores * np.arange(draws)[:, None]
-        return work(np.bincount(drawn.ravel(), minlength=2 * scores * draws).reshape(draws, 2, scores))
-
-    with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, len(pieces), threads):
-            sizes = pieces[start : start + threads]
-            # Drawn here, one after the other: the draws are a single stream.
-            yield from pool.map(tallied, (rng.integers(ranks.size, size=(draws, ranks.size)) for draws in sizes))
-
-
-def _accepted_scores(tally: Integers, rule: TprRule) -> Integers:
-    """Return how many of the distinct scores are accepted; 0 where no input is right."""
-    if rule == "official":
-        single = tally.reshape(-1, *tally.shape[-2:])
-        return np.array([_accepted_officially(each) for each in single]).reshape(tally.shape[:-2])
-    right = tally[..., 0, :].cumsum(axis=-1)
-    total = right[..., -1:]
-    needed = total - total * 5 // 100
-    return np.where(total[..., 0] > 0, (right < needed).sum(axis=-1) + 1, 0)
-
-
-def _accepted_officially(tally: Integers) -> int:
-    present = np.flatnonzero(tally.any(axis=0))
-    roc = tally[:, present].cumsum(axis=1)
-    if roc[0, -1] == 0:
-        return 0
-    is_vertex = np.ones(present.size, dtype=np.bool_)
-    # Two equal steps in a row count as a straight line, and nothing else does: as scikit-learn drops them.
-    is_vertex[1:-1] = np.diff(roc, n=2, axis=1).any(axis=0)
-    # The curve's start, at rate 0 and threshold infinity, is never nearest: its end is at rate 1.
-    vertices = np.flatnonzero(is_vertex)
-    nearest = np.abs(roc[0, vertices] / roc[0, -1] - 0.95).argmin()
-    return int(present[vertices[nearest]])
-
-
-def _acc_tpr95(tally: Integers, rule: TprRule) -> NDArray[np.float64]:
-    accepted = _accepted_scores(tally, rule)
-    # Draw by draw: a running sum over every score of every draw takes longer where there are many inputs.
-    single = zip(tally.reshape(-1, *tally.shape[-2:]), accepted.flat, strict=True)
-    counts = np.array([each[:, :count].sum(axis=1) for each, count in single]).reshape(tally.shape[:-1])
-    return _ratio(100 * counts[..., 0], counts.sum(axis=-1))
-
-
-def _auc(tally: Integers) -> NDArray[np.float64]:
-    right, wrong = tally[..., 0, :], tally[..., 1, :]
-    twice_right_above = 2 * right.cumsum(axis=-1) - right
-    return _ratio(np.einsum("...i,...i->...", wrong, twice_right_above) / 2, right.sum(axis=-1) * wrong.sum(axis=-1))
-
-
-def _aurc(tally: Integers) -> NDArray[np.float64]:
-    inputs = tally.sum(axis=-2)
-    selective_risk = np.nan_to_num(_ratio(*_accepted(tally)))
-    return np.asarray((inputs * selective_risk).sum(axis=-1) / inputs.sum(axis=-1))
-
-
-def _augrc(tally: Integers) -> NDArray[np.float64]:
-    inputs, wrong = tally.sum(axis=-2), tally[..., 1, :]
-    mean_wrong_accepted = wrong.cumsum(axis=-1) - wrong / 2
-    return np.asarray((inputs * mean_wrong_accepted).sum(axis=-1) / inputs.sum(axis=-1) ** 2)
-
-
-RESAMPLED = ("acc_all", "acc_tpr95", "auc", "aurc", "augrc")
-
-
-def _of_tally(metric: str, tally: Integers, rule: TprRule) -> NDArray[np.float64]:
-    if metric == "acc_tpr95":
-        return _acc_tpr95(tally, rule)
-    if metric == "acc_all":
-        return _ratio(100 * tally[..., 0, :].sum(axis=-1), tally.sum(axis=(-2, -1)))
-    return {"auc": _auc, "aurc": _aurc, "augrc": _augrc}[metric](tally)
-
-
-def _ratio(part: Floats | Integers, whole: Integers) -> NDArray[np.float64]:
-    ratio = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=ratio, where=whole > 0)
-    return ratio
+def _tally(certainty: Floats, correct: Booleans) -> Integers:
+    return tallies.tally_of(tallies.ranks_of(certainty, correct), correct)
 
 
 def _percent(chosen: Booleans) -> float:
@@ -395,11 +212,3 @@ def _percent(chosen: Booleans) -> float:
 
 def _or_none(value: NDArray[np.float64]) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
-    defined = values[~np.isnan(values)]
-    if defined.size == 0 or 2 * defined.size < values.size:
-        return None
-    low, high = np.percentile(defined, (2.5, 97.5))
-    return float(low), float(high)

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rrbench.arrays import load_arrays
 from rrbench.errors import UseError
 from rrbench.files import read_json
-from rrbench.metrics import RESAMPLED, TprRule, resampled
 from rrbench.names import unknown
+from rrbench.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
 from rrbench.tables import number, pivot_table
+from rrbench.tallies import TprRule
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)
 SEED = 0
-AT_ONCE = 2**20  # examples drawn at a time: bounds the memory
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -141,7 +141,7 @@ def drawn(arrays: Arrays, metric: str, scored: Scored) -> NDArray[np.float64]:
         return resampled(metric, certainty, correct, scored.rule, scored.resamples, SEED)
     if metric in ("distance", "success"):
         values = arrays["distances" if metric == "distance" else "reached"].astype(np.float64)
-        return resampled_share(values, np.ones_like(values), scored.resamples)
+        return resampled_share(values, np.ones_like(values), scored.resamples, SEED)
     is_deployed = arrays["is_deployed"]
     accepted, right = (certainty >= float(arrays["threshold"]))[is_deployed], correct[is_deployed]
     parts = {
@@ -150,22 +150,7 @@ def drawn(arrays: Arrays, metric: str, scored: Scored) -> NDArray[np.float64]:
         "deploy_robust": (~accepted | right, np.ones_like(accepted)),
     }
     part, whole = parts[metric]
-    return 100 * resampled_share(part.astype(np.float64), whole.astype(np.float64), scored.resamples)
-
-
-def resampled_share(
-    part: NDArray[np.float64], whole: NDArray[np.float64], resamples: int, seed: int = SEED
-) -> NDArray[np.float64]:
-    """Return sum(part) / sum(whole) for each draw of examples, NaN where nothing is drawn of the whole."""
-    rng, size = np.random.default_rng(seed), part.size
-    shares = [np.empty(0)]
-    for start in range(0, resamples, max(1, AT_ONCE // size)):
-        count = min(max(1, AT_ONCE // size), resamples - start)
-        chosen = rng.integers(size, size=(count, size))
-        wholes = whole[chosen].sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            shares.append(np.where(wholes > 0, part[chosen].sum(axis=1) / wholes, np.nan))
-    return np.concatenate(shares)
+    return 100 * resampled_share(part.astype(np.float64), whole.astype(np.float64), scored.resamples, SEED)
 
 
 def identity(row: ResultRow) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from rrbench import metrics
-from rrbench.metrics import TprRule
+from rrbench.tallies import TprRule
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
-from rrbench.metrics import TprRule
 from rrbench.rows import ResultRow, order
 from rrbench.store import CellRecord, Store, load_arrays
+from rrbench.tallies import TprRule
 
 PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets
 

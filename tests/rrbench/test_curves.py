@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.calibration import calibration_curve
 
-from rrbench import metrics
+from rrbench import metrics, resampling
 
 Floats = NDArray[np.float64]
 Scored = tuple[Floats, NDArray[np.bool_]]
@@ -49,7 +49,7 @@ def test_the_band_agrees_with_a_loop_over_resamples() -> None:
     grid = np.array([0.07, 0.1, 0.5, 0.93, 1.0])
     draws = np.random.default_rng(5).integers(50, size=(80, 50))
     risks = [[risk_at(certainty[chosen], correct[chosen], share) for share in grid] for chosen in draws]
-    low, high = metrics.risk_coverage_band(certainty, correct, grid, 80, 5)
+    low, high = resampling.risk_coverage_band(certainty, correct, grid, 80, 5)
     expected = np.percentile(risks, (2.5, 97.5), axis=0)
     assert low == pytest.approx(expected[0])
     assert high == pytest.approx(expected[1])
@@ -57,7 +57,7 @@ def test_the_band_agrees_with_a_loop_over_resamples() -> None:
 
 def test_the_band_at_full_coverage_holds_the_binomial_spread() -> None:
     certainty, correct = drawn(2000, seed=2, digits=6)
-    low, high = metrics.risk_coverage_band(certainty, correct, np.array([1.0]), 400, 0)
+    low, high = resampling.risk_coverage_band(certainty, correct, np.array([1.0]), 400, 0)
     spread = np.sqrt(correct.mean() * (1 - correct.mean()) / 2000)
     assert high[0] - low[0] == pytest.approx(2 * 1.96 * spread, rel=0.2)
     assert low[0] < 1 - correct.mean() < high[0]

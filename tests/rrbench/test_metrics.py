@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import auc as area
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from rrbench import metrics
-from rrbench.metrics import TprRule
+from rrbench import metrics, resampling
+from rrbench.tallies import TprRule
 from scored_inputs import (
     PLAIN,
     TIED,
@@ -285,7 +285,7 @@ def test_measure_fills_every_field() -> None:
     measured = metrics.measure(
         labels, logits, certainty, rule="quantile", threshold=3.0, deploy_mask=deploy_mask, resamples=200, seed=1
     )
-    intervals = metrics.bootstrap(certainty, correct, "quantile", resamples=200, seed=1)
+    intervals = resampling.bootstrap(certainty, correct, "quantile", resamples=200, seed=1)
     assert intervals.acc_tpr95 is not None
     assert intervals.auc is not None
     assert measured._asdict() == {

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rrbench import metrics
-from rrbench.metrics import TprRule
+from rrbench import metrics, resampling
+from rrbench.tallies import TprRule
 from scored_inputs import RULES, accuracy, logits_for, ordering_metrics
 
 NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "threshold": None, "resamples": 20, "seed": 0}
@@ -65,7 +65,7 @@ def test_constant_scores_tell_nothing_apart() -> None:
     assert metrics.aurc(certainty, correct) == pytest.approx(0.4)
     assert metrics.augrc(certainty, correct) == pytest.approx(0.2)
     assert metrics.fpr95(certainty, correct) == 1.0
-    assert metrics.bootstrap(certainty, correct, "official", 50, seed=0).acc_tpr95 is None
+    assert resampling.bootstrap(certainty, correct, "official", 50, seed=0).acc_tpr95 is None
 
 
 @pytest.mark.filterwarnings("error")

@@ -12,7 +12,7 @@ import pytest
 from rrbench.arrays import save_arrays
 from rrbench.errors import UseError
 from rrbench.files import write_json
-from rrbench.metrics import RESAMPLED, auc, augrc, aurc, resampled
+from rrbench.metrics import auc, augrc, aurc
 from rrbench.paired import (
     PAIRED,
     Scored,
@@ -21,9 +21,9 @@ from rrbench.paired import (
     identity,
     paired_difference,
     reference_of,
-    resampled_share,
     scored_rows,
 )
+from rrbench.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.rows import ResultRow, read_rows, write_rows
 
 SIZE = 60
@@ -153,7 +153,7 @@ def test_resampled_metrics_are_the_metrics_of_the_draws(metric: str, function: A
 
 
 def test_a_share_of_nothing_is_undefined() -> None:
-    assert np.isnan(resampled_share(np.zeros(5), np.zeros(5), 3)).all()
+    assert np.isnan(resampled_share(np.zeros(5), np.zeros(5), 3, seed=0)).all()
 
 
 def test_the_table_shows_differences_and_names_the_reference_once(folder: Path) -> None:

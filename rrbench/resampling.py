@@ -1,0 +1,122 @@
+"""Metrics of resampled inputs: 95 % intervals, and draws to be paired."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrbench import tallies
+from rrbench.tallies import Booleans, Floats, Integers, TprRule
+
+Drawn = NDArray[np.float64]  # of some draws, in their order
+Work = Callable[[Integers], Drawn]
+
+RESAMPLED: dict[str, Callable[[Integers, TprRule], Drawn]] = {  # of a stack of tallies
+    "acc_all": lambda stack, rule: tallies.acc_all(stack),
+    "acc_tpr95": tallies.acc_tpr95,
+    "auc": lambda stack, rule: tallies.auc(stack),
+    "aurc": lambda stack, rule: tallies.aurc(stack),
+    "augrc": lambda stack, rule: tallies.augrc(stack),
+}
+# Examples held while resampling, by all threads: bounds the memory at about 70 MB where that is more than one draw.
+_DRAWN_AT_ONCE = 2**20
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class Intervals(NamedTuple):
+    """The (low, high) of each resampled metric."""
+
+    acc_tpr95: tuple[float, float] | None
+    auc: tuple[float, float] | None
+
+
+def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Intervals:
+    """Return 95 % percentile intervals of acc_tpr95 and auc over examples.
+
+    Draw i takes the examples in row i of `default_rng(seed).integers(n, size=(resamples, n))` and finds its own
+    threshold. A draw that leaves a metric undefined is left out; the interval is None if over half are.
+    """
+
+    def both(stack: Integers) -> Drawn:
+        return np.stack([tallies.acc_tpr95(stack, rule), tallies.auc(stack)])
+
+    accuracies, aucs = np.concatenate([np.empty((2, 0)), *_resample(both, certainty, correct, resamples, seed)], axis=1)
+    return Intervals(_interval(accuracies), _interval(aucs))
+
+
+def resampled(metric: str, certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Drawn:
+    """Return one of `RESAMPLED` for each draw of `bootstrap`, NaN where it is undefined.
+
+    Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
+    """
+    draws = _resample(lambda stack: RESAMPLED[metric](stack, rule), certainty, correct, resamples, seed)
+    return np.concatenate([np.empty(0), *draws])
+
+
+def risk_coverage_band(
+    certainty: Floats, correct: Booleans, coverage: Floats, resamples: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (low, high) of the selective risk at some coverages: 95 % percentile intervals over examples.
+
+    The draws are those of `bootstrap`; each has its own operating points.
+    """
+    needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack 0.07 * 100 would need 8 inputs
+
+    def risks(stack: Integers) -> Drawn:
+        wrong, accepted = tallies.accepted_counts(stack)
+        first = np.array([np.searchsorted(each, needed) for each in accepted])
+        at_least_one = np.maximum(np.take_along_axis(accepted, first, axis=1), 1)
+        return np.take_along_axis(wrong, first, axis=1) / at_least_one
+
+    drawn = np.concatenate([np.empty((0, coverage.size)), *_resample(risks, certainty, correct, resamples, seed)])
+    low, high = np.percentile(drawn, (2.5, 97.5), axis=0)
+    return low, high
+
+
+def resampled_share(part: NDArray[np.float64], whole: NDArray[np.float64], resamples: int, seed: int) -> Drawn:
+    """Return sum(part) / sum(whole) for each draw of `bootstrap`, NaN where nothing is drawn of the whole."""
+
+    def shares(examples: Integers) -> Drawn:
+        wholes = whole[examples].sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            return np.where(wholes > 0, part[examples].sum(axis=1) / wholes, np.nan)
+
+    return np.concatenate([np.empty(0), *_draw(shares, part.size, resamples, seed)])
+
+
+def _resample(work: Work, certainty: Floats, correct: Booleans, resamples: int, seed: int) -> Iterator[Drawn]:
+    """Yield what `work` makes of the tallies of all resamples."""
+    ranks = tallies.ranks_of(certainty, correct)
+    scores = int(ranks.max()) + 1
+    entries = ranks + scores * ~correct
+
+    def tallied(examples: Integers) -> Drawn:
+        draws = len(examples)
+        drawn = entries[examples]
+        drawn += 2 * scores * np.arange(draws)[:, None]
+        return work(np.bincount(drawn.ravel(), minlength=2 * scores * draws).reshape(draws, 2, scores))
+
+    return _draw(tallied, ranks.size, resamples, seed)
+
+
+def _draw(work: Work, size: int, resamples: int, seed: int) -> Iterator[Drawn]:
+    """Yield what `work` makes of the examples of all draws, a bounded number at a time and in their order."""
+    rng = np.random.default_rng(seed)
+    threads = max(1, min(_THREADS, _DRAWN_AT_ONCE // size))
+    at_once = max(1, _DRAWN_AT_ONCE // threads // size)
+    pieces = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(pieces), threads):
+            # Drawn here, one after the other: the draws are a single stream.
+            yield from pool.map(work, (rng.integers(size, size=(draws, size)) for draws in pieces[start:][:threads]))
+
+
+def _interval(values: Drawn) -> tuple[float, float] | None:
+    defined = values[~np.isnan(values)]
+    if defined.size == 0 or 2 * defined.size < values.size:
+        return None
+    low, high = np.percentile(defined, (2.5, 97.5))
+    return float(low), float(high)
