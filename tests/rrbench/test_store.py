@@ -8,8 +8,10 @@ import json
 import os
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -211,16 +213,27 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, place: str) ->
     assert line.startswith("cannot use")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "locks").mkdir()
-    tmp_path.chmod(0o500)
-    (tmp_path / "locks").chmod(0o500)
+@contextmanager
+def not_root() -> Iterator[None]:
+    """Be somebody who may not write anywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)  # nobody
     try:
-        assert "Permission denied" in refusal(Store(tmp_path).prepare)
+        yield
     finally:
-        tmp_path.chmod(0o700)
-        (tmp_path / "locks").chmod(0o700)
+        os.seteuid(0)
+
+
+def test_a_read_only_folder_is_one_line() -> None:
+    with not_root(), TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        (folder / "locks").mkdir(mode=0o500)
+        folder.chmod(0o500)
+        line = refusal(Store(folder).prepare)
+        folder.chmod(0o700)
+    assert line == f"cannot write {folder / 'locks' / 'writable'}: Permission denied"
 
 
 def test_a_read_only_disk_is_one_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
