@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from made_up_plugins import Brighter, BrokenTraining, Fragile, Misbehaving, Noise, RejectAll, Unfit, Watching, Wrong
 from rrbench import api
 from rrbench.progress import Advance
+from rrbench.registry import table
 from rrbench.report import write_report
 from rrbench.rows import ResultRow
+from short_trainings import Diverging, Fused, Recorded
 
 TINY = """
 [metrics]
@@ -119,6 +122,48 @@ def bench(trained: Path, tiny: Path, tmp_path: Path) -> Bench:
 def empty(tiny: Path, tmp_path: Path) -> Bench:
     """A work folder in which everything is still to be trained."""
     return Bench(tmp_path / "runs", tiny)
+
+
+@pytest.fixture
+def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frameworks of the short trainings, by name, as if they were installed."""
+    for name, plugin in {"recorded": Recorded, "fused": Fused, "diverging": Diverging}.items():
+        monkeypatch.setitem(table("framework").classes, name, plugin)
+    monkeypatch.setattr(Recorded, "seen", [])
+    monkeypatch.setattr(Fused, "fuse", -1)
+    monkeypatch.setattr(Diverging, "steps", 0)
+
+
+@pytest.fixture(scope="session")
+def honest(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; not to be changed."""
+    out = tmp_path_factory.mktemp("honest") / "runs"
+    shutil.copytree(trained / "checkpoints", out / "checkpoints")
+    attacks = "pgd3,adaptive(con+rcon,steps=2)"
+    rows = api.run("confidence,kd,rr", attacks, config=tiny, out=out, device="cpu", limit=60, retrain=True)
+    assert set(rows.status) == {"ok"}
+    return out
+
+
+@pytest.fixture
+def folder(honest: Path, tmp_path: Path) -> Path:
+    """The same, of one's own."""
+    return Path(shutil.copytree(honest, tmp_path / "runs"))
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install what made_up_plugins holds, with no call counted."""
+    plugins: dict[str, dict[str, type]] = {
+        "attack": {"brighter": Brighter, "watching": Watching, "misbehaving": Misbehaving},
+        "rejector": {"noise": Noise, "reject-all": RejectAll, "wrong": Wrong, "unfit": Unfit},
+        "framework": {"broken": BrokenTraining},
+        "network": {"fragile": Fragile},
+    }
+    for kind, classes in plugins.items():
+        for name, plugin in classes.items():
+            monkeypatch.setitem(table(kind).classes, name, plugin)
+    monkeypatch.setattr(Brighter, "calls", [])
 
 
 @pytest.fixture(scope="session")

@@ -1,30 +1,24 @@
-"""Training: the schedule and the update by hand, the choice of epoch, and resuming to the last bit."""
+"""Training: the schedule and the update by hand, the choice of epoch, and what a training depends on."""
 
-import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench import train
-from rrbench.cells import Training
-from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits, write_checkpoint
+from rrbench.checkpoints import load_weights, read_checkpoint, unpack_bits
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
-from rrbench.frameworks.pgd_at import PgdAt
-from rrbench.frameworks.standard import Standard
-from rrbench.protocols import Batch, Draws, Framework, Rejector, Victim
-from rrbench.registry import build, table
-from rrbench.resume import State, Writer, resume
-from rrbench.runner import Runner
+from rrbench.protocols import Rejector
+from rrbench.registry import build
 from rrbench.steps import ALONE
+from short_trainings import Recorded, holds, planned, same, scripted, trained
+
+pytestmark = pytest.mark.usefixtures("frameworks")
 
 
 def methods_rate(epoch: int, batch_index: int, batches: int) -> float:
@@ -60,81 +54,6 @@ def test_the_schedule_shrinks_and_stretches_with_the_epochs(epochs: int, batches
             assert train.learning_rate(recipe, epoch, index, batches) == pytest.approx(expected, rel=1e-12)
 
 
-@dataclass(frozen=True)
-class Recorded(Standard):
-    """Standard training that notes which examples it is given."""
-
-    seen: ClassVar[list[Tensor]] = []
-
-    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        self.seen.append(batch.ids)
-        return super().__call__(victim, batch, draws)
-
-
-@dataclass(frozen=True)
-class Fused(PgdAt):
-    """PGD-AT that dies at a chosen step."""
-
-    fuse: ClassVar[int] = -1
-
-    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        type(self).fuse -= 1
-        if self.fuse == 0:
-            raise KeyboardInterrupt
-        return super().__call__(victim, batch, draws)
-
-
-@dataclass(frozen=True)
-class Diverging(Framework):
-    """Goes well for one epoch; then the loss is NaN."""
-
-    steps: ClassVar[int] = 0
-
-    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        type(self).steps += 1
-        loss = F.cross_entropy(victim.network(batch.images).logits, batch.labels)
-        return loss if self.steps <= 2 else loss * float("nan")
-
-    def gradients_per_image(self) -> int:
-        return 1
-
-
-@pytest.fixture(autouse=True)
-def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, plugin in {"recorded": Recorded, "fused": Fused, "diverging": Diverging}.items():
-        monkeypatch.setitem(table("framework").classes, name, plugin)
-    monkeypatch.setattr(Recorded, "seen", [])
-    monkeypatch.setattr(Fused, "fuse", -1)
-    monkeypatch.setattr(Diverging, "steps", 0)
-
-
-def planned(bench: Any, framework: str, rejector: str = "confidence", **recipe: object) -> tuple[Runner, Training]:
-    job = bench.prepare(rejector, "clean", frameworks=framework, recipe={"batch": 539} | recipe)
-    job.runner.store.prepare()
-    return job.runner, job.plan.cells[0].training
-
-
-def trained(
-    bench: Any, framework: str, rejector: str = "confidence", **recipe: object
-) -> tuple[Checkpoint, Checkpoint]:
-    """Return the chosen and the last checkpoint of a training."""
-    runner, training = planned(bench, framework, rejector, **recipe)
-    return runner.checkpoint(training), read_checkpoint(runner.store.checkpoint_files(training.key).last)
-
-
-def without_times(facts: Mapping[str, Any]) -> dict[str, Any]:
-    log = [{key: value for key, value in record.items() if key != "seconds"} for record in facts["log"]]
-    return {**facts, "log": log}
-
-
-def same(first: Checkpoint, second: Checkpoint) -> bool:
-    return (
-        first.tensors.keys() == second.tensors.keys()
-        and all(torch.equal(first.tensors[name], second.tensors[name]) for name in first.tensors)
-        and without_times(first.facts) == without_times(second.facts)
-    )
-
-
 def test_two_steps_are_the_hand_written_update_of_momentum_and_decay(empty: Any) -> None:
     runner, training = planned(empty, "recorded", epochs=1)
     runner.checkpoint(training)
@@ -166,118 +85,6 @@ def test_every_epoch_has_its_own_order_and_goes_through_all_examples(empty: Any)
     assert not torch.equal(first, second)
 
 
-def test_a_training_stopped_anywhere_and_run_again_ends_with_the_same_bits(
-    empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed = trained(empty, "fused(steps=1)", "rr", epochs=3)
-    empty.out = tmp_path / "disturbed"
-    for stop, finished in ((2, 0), (4, 1), (3, 2)):  # an epoch has two steps
-        monkeypatch.setattr(Fused, "fuse", stop)
-        runner, training = planned(empty, "fused(steps=1)", "rr", epochs=3)
-        files = runner.store.checkpoint_files(training.key)
-        with pytest.raises(KeyboardInterrupt):
-            runner.checkpoint(training)
-        assert (read_checkpoint(files.resume).facts["epoch"] if files.resume.is_file() else 0) == finished
-        assert not files.chosen.exists()
-    monkeypatch.setattr(Fused, "fuse", -1)
-    again = trained(empty, "fused(steps=1)", "rr", epochs=3)
-    assert any(line.startswith("resuming") for line in empty.report.lines)
-    assert empty.report.totals == [1]  # what was done before would tell a wrong speed
-    assert empty.report.done == pytest.approx([1])
-    assert same(undisturbed[0], again[0])
-    assert same(undisturbed[1], again[1])
-    assert not list((empty.out / "checkpoints").glob("*resume*"))
-
-
-def test_a_training_stopped_after_its_last_epoch_only_writes_its_checkpoints(
-    empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed = trained(empty, "recorded", epochs=2)
-    empty.out = tmp_path / "disturbed"
-    with monkeypatch.context() as context:
-        context.setattr(train, "_finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            trained(empty, "recorded", epochs=2)
-    steps = len(Recorded.seen)
-    again = trained(empty, "recorded", epochs=2)
-    assert len(Recorded.seen) == steps
-    assert same(undisturbed[0], again[0])
-    assert same(undisturbed[1], again[1])
-
-
-def interrupt(*arguments: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_damaged_or_foreign_resume_file_is_one_line(empty: Any) -> None:
-    runner, training = planned(empty, "standard", epochs=1)
-    files = runner.store.checkpoint_files(training.key)
-    write_checkpoint(files.resume, {}, {"key": "another", "epoch": 1})
-    with pytest.raises(UseError, match="belongs to another training; delete it"):
-        runner.checkpoint(training)
-    files.resume.write_bytes(b"half a file")
-    with pytest.raises(UseError, match="truncated or damaged"):
-        runner.checkpoint(training)
-
-
-def scripted(monkeypatch: pytest.MonkeyPatch, *robust: float) -> list[dict[str, Tensor]]:
-    """Let the epochs have these robust accuracies; return the list that will hold their weights."""
-    weights: list[dict[str, Tensor]] = []
-
-    def accuracies(training: Training, state: State, *rest: object, is_attacked: bool) -> dict[str, float]:
-        weights.append({name: tensor.clone() for name, tensor in state.network.state_dict().items()})
-        return {"clean_accuracy": 50.0, "robust_accuracy": robust[len(weights) - 1]}
-
-    monkeypatch.setattr(train, "accuracies", accuracies)
-    return weights
-
-
-def holds(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> bool:
-    return all(torch.equal(checkpoint.tensors[name], tensor) for name, tensor in weights.items())
-
-
-def test_an_epoch_is_written_as_it_ended_while_the_next_one_trains(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, written, steps = scripted(monkeypatch, 10.0, 20.0), list[Checkpoint](), list[int]()
-
-    def late(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-        end = time.monotonic() + 10
-        while len(Recorded.seen) < 4 and time.monotonic() < end:  # of two epochs of two steps
-            time.sleep(0.01)
-        steps.append(len(Recorded.seen))
-        write_checkpoint(path, tensors, facts)
-        written.append(read_checkpoint(path))
-
-    monkeypatch.setattr("rrbench.resume.write_checkpoint", late)
-    trained(empty, "recorded", epochs=2)
-    assert steps == [4, 4]
-    assert [(each.facts["epoch"], len(each.facts["log"])) for each in written] == [(1, 1), (2, 2)]
-    for each, ended in zip(written, weights, strict=True):
-        assert holds(each, {f"network.{name}": tensor for name, tensor in ended.items()})
-
-
-def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, training = planned(empty, "standard", epochs=3)
-    files = runner.store.checkpoint_files(training.key)
-
-    def slow(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-        time.sleep(0.2)
-        write_checkpoint(path, tensors, facts)
-
-    monkeypatch.setattr("rrbench.resume.write_checkpoint", slow)
-    going = train.epochs(
-        training,
-        lambda split: runner.data(training.dataset, split),
-        files,
-        device=runner.device,
-        precision="fp32",
-        report=runner.report,
-    )
-    assert isinstance(going, Generator)
-    assert next(going).record["epoch"] == 1
-    going.close()
-    assert read_checkpoint(files.resume).facts["epoch"] == 1
-
-
 def test_the_first_evaluation_is_made_alone_since_it_compiles(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     alone: list[bool] = []
     accuracies = train.accuracies
@@ -289,39 +96,6 @@ def test_the_first_evaluation_is_made_alone_since_it_compiles(empty: Any, monkey
     monkeypatch.setattr(train, "accuracies", noted)
     trained(empty, "standard", epochs=3)
     assert alone == [True, False, False]
-
-
-def test_a_write_that_failed_costs_nothing_if_the_next_one_works(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[object] = []
-
-    def full_at_first(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-        written.append(facts["epoch"])
-        if facts["epoch"] == 1:
-            raise UseError("cannot write it: No space left on device")
-        write_checkpoint(path, tensors, facts)
-
-    monkeypatch.setattr("rrbench.resume.write_checkpoint", full_at_first)
-    assert trained(empty, "standard", epochs=3)[1].facts["epoch"] == 3
-    assert written == [1, 2, 3]
-
-
-def test_momentum_comes_back_in_the_layout_of_its_weight(empty: Any, tmp_path: Path) -> None:
-    _, training = planned(empty, "standard", epochs=1)
-    states = []
-    for _ in range(2):
-        network: nn.Module = nn.Conv2d(3, 8, 3)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        states.append(State(network, train.make_optimizer(network, training.recipe)))
-    first, second = states
-    first.network(torch.rand(2, 3, 8, 8)).sum().backward()
-    first.optimizer.step()
-    with Writer(tmp_path / "resume.safetensors", training) as writer:
-        writer.save(first)
-    resume(second, tmp_path / "resume.safetensors", training)
-    (one, other) = (state.optimizer.state[next(state.network.parameters())]["momentum_buffer"] for state in states)
-    assert torch.equal(one, other)
-    assert other.stride() == next(second.network.parameters()).stride()
-    assert not other.is_contiguous()
 
 
 def test_the_first_of_equally_good_epochs_is_chosen_and_the_last_is_kept_too(

@@ -1,0 +1,147 @@
+"""A training that was stopped: it is written while it goes on, and resumed to the last bit."""
+
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rrbench import train
+from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.errors import UseError
+from rrbench.resume import State, Writer, resume
+from short_trainings import Fused, Recorded, holds, planned, same, scripted, trained
+
+pytestmark = pytest.mark.usefixtures("frameworks")
+
+
+def test_a_training_stopped_anywhere_and_run_again_ends_with_the_same_bits(
+    empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = trained(empty, "fused(steps=1)", "rr", epochs=3)
+    empty.out = tmp_path / "disturbed"
+    for stop, finished in ((2, 0), (4, 1), (3, 2)):  # an epoch has two steps
+        monkeypatch.setattr(Fused, "fuse", stop)
+        runner, training = planned(empty, "fused(steps=1)", "rr", epochs=3)
+        files = runner.store.checkpoint_files(training.key)
+        with pytest.raises(KeyboardInterrupt):
+            runner.checkpoint(training)
+        assert (read_checkpoint(files.resume).facts["epoch"] if files.resume.is_file() else 0) == finished
+        assert not files.chosen.exists()
+    monkeypatch.setattr(Fused, "fuse", -1)
+    again = trained(empty, "fused(steps=1)", "rr", epochs=3)
+    assert any(line.startswith("resuming") for line in empty.report.lines)
+    assert empty.report.totals == [1]  # what was done before would tell a wrong speed
+    assert empty.report.done == pytest.approx([1])
+    assert same(undisturbed[0], again[0])
+    assert same(undisturbed[1], again[1])
+    assert not list((empty.out / "checkpoints").glob("*resume*"))
+
+
+def test_a_training_stopped_after_its_last_epoch_only_writes_its_checkpoints(
+    empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = trained(empty, "recorded", epochs=2)
+    empty.out = tmp_path / "disturbed"
+    with monkeypatch.context() as context:
+        context.setattr(train, "_finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trained(empty, "recorded", epochs=2)
+    steps = len(Recorded.seen)
+    again = trained(empty, "recorded", epochs=2)
+    assert len(Recorded.seen) == steps
+    assert same(undisturbed[0], again[0])
+    assert same(undisturbed[1], again[1])
+
+
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_damaged_or_foreign_resume_file_is_one_line(empty: Any) -> None:
+    runner, training = planned(empty, "standard", epochs=1)
+    files = runner.store.checkpoint_files(training.key)
+    write_checkpoint(files.resume, {}, {"key": "another", "epoch": 1})
+    with pytest.raises(UseError, match="belongs to another training; delete it"):
+        runner.checkpoint(training)
+    files.resume.write_bytes(b"half a file")
+    with pytest.raises(UseError, match="truncated or damaged"):
+        runner.checkpoint(training)
+
+
+def test_an_epoch_is_written_as_it_ended_while_the_next_one_trains(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, written, steps = scripted(monkeypatch, 10.0, 20.0), list[Checkpoint](), list[int]()
+
+    def late(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        end = time.monotonic() + 10
+        while len(Recorded.seen) < 4 and time.monotonic() < end:  # of two epochs of two steps
+            time.sleep(0.01)
+        steps.append(len(Recorded.seen))
+        write_checkpoint(path, tensors, facts)
+        written.append(read_checkpoint(path))
+
+    monkeypatch.setattr("rrbench.resume.write_checkpoint", late)
+    trained(empty, "recorded", epochs=2)
+    assert steps == [4, 4]
+    assert [(each.facts["epoch"], len(each.facts["log"])) for each in written] == [(1, 1), (2, 2)]
+    for each, ended in zip(written, weights, strict=True):
+        assert holds(each, {f"network.{name}": tensor for name, tensor in ended.items()})
+
+
+def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, training = planned(empty, "standard", epochs=3)
+    files = runner.store.checkpoint_files(training.key)
+
+    def slow(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        time.sleep(0.2)
+        write_checkpoint(path, tensors, facts)
+
+    monkeypatch.setattr("rrbench.resume.write_checkpoint", slow)
+    going = train.epochs(
+        training,
+        lambda split: runner.data(training.dataset, split),
+        files,
+        device=runner.device,
+        precision="fp32",
+        report=runner.report,
+    )
+    assert isinstance(going, Generator)
+    assert next(going).record["epoch"] == 1
+    going.close()
+    assert read_checkpoint(files.resume).facts["epoch"] == 1
+
+
+def test_a_write_that_failed_costs_nothing_if_the_next_one_works(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+
+    def full_at_first(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
+        written.append(facts["epoch"])
+        if facts["epoch"] == 1:
+            raise UseError("cannot write it: No space left on device")
+        write_checkpoint(path, tensors, facts)
+
+    monkeypatch.setattr("rrbench.resume.write_checkpoint", full_at_first)
+    assert trained(empty, "standard", epochs=3)[1].facts["epoch"] == 3
+    assert written == [1, 2, 3]
+
+
+def test_momentum_comes_back_in_the_layout_of_its_weight(empty: Any, tmp_path: Path) -> None:
+    _, training = planned(empty, "standard", epochs=1)
+    states = []
+    for _ in range(2):
+        network: nn.Module = nn.Conv2d(3, 8, 3)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        states.append(State(network, train.make_optimizer(network, training.recipe)))
+    first, second = states
+    first.network(torch.rand(2, 3, 8, 8)).sum().backward()
+    first.optimizer.step()
+    with Writer(tmp_path / "resume.safetensors", training) as writer:
+        writer.save(first)
+    resume(second, tmp_path / "resume.safetensors", training)
+    (one, other) = (state.optimizer.state[next(state.network.parameters())]["momentum_buffer"] for state in states)
+    assert torch.equal(one, other)
+    assert other.stride() == next(second.network.parameters()).stride()
+    assert not other.is_contiguous()
