@@ -76,6 +76,11 @@ def write_pickled(
         (folder / name).write_bytes(dump(entry))
 
     folder.mkdir(exist_ok=True)
+    write_parts(source, arrays, write)
+
+
+def write_parts(source: type[Cifar], arrays: dict[str, Any], write: Callable[[str, Any, Any], None]) -> None:
+    """Hand every file's name, pixels and labels on, cut as the published archives are."""
     if source is TinyCifar100:
         write("train", arrays["x_train"], arrays["y_train"])
         write("test", arrays["x_test"], arrays["y_test"])

@@ -16,6 +16,7 @@ from made_up_cifar import (
     python2_pickle,
     refuse,
     write_npz,
+    write_parts,
     write_pickled,
 )
 from rrbench.datasets.cifar import Cifar, Cifar10, Cifar100
@@ -27,17 +28,11 @@ def write_binary(source: type[Cifar], folder: Path, arrays: dict[str, Any]) -> N
     def write(name: str, pixels: Any, labels: Any) -> None:
         coarse = [labels % 20] if source is TinyCifar100 else []
         columns = [*coarse, labels]
-        (folder / name).write_bytes(np.column_stack([*columns, planes(pixels)]).astype(np.uint8).tobytes())
+        packed = np.column_stack([*columns, planes(pixels)]).astype(np.uint8).tobytes()
+        (folder / f"{name}.bin").write_bytes(packed)
 
     folder.mkdir(exist_ok=True)
-    if source is TinyCifar100:
-        write("train.bin", arrays["x_train"], arrays["y_train"])
-        write("test.bin", arrays["x_test"], arrays["y_test"])
-        return
-    for number in range(5):
-        part = slice(10 * number, 10 * number + 10)
-        write(f"data_batch_{number + 1}.bin", arrays["x_train"][part], arrays["y_train"][part])
-    write("test_batch.bin", arrays["x_test"], arrays["y_test"])
+    write_parts(source, arrays, write)
 
 
 # CIFAR in its three forms
