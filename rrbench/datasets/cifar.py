@@ -1,13 +1,16 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), in any of the forms in which they are found."""
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from rrbench.datasets.forms import SHAPE, Archive, Arrays, Binary, Form, Part, Pickled
+from rrbench.datasets.forms import PARTS, SHAPE, Archive, Arrays, Binary, Form, Part, Pickled
 from rrbench.datasets.search import Located, missing
 from rrbench.errors import UseError
 from rrbench.protocols import Batch, DataInfo, Split
@@ -26,6 +29,8 @@ class Layout:
     test: int = 10_000
     calibration: int = 1_000  # the last ones of the test images
     first_labels: tuple[int, ...] = ()  # of the test images
+    # SHA-256 of each part's pixels, channels last, of a data set whose order its content decides; else it has none.
+    sorted_pixels: Mapping[Part, str] | None = None
 
     def size(self, part: Part) -> int:
         """Return the number of images of a part."""
@@ -36,6 +41,18 @@ def to_batch(arrays: Arrays, first_id: int) -> Batch:
     """Bring bytes to [0, 1]; ids count on from `first_id`."""
     images = torch.from_numpy(arrays.pixels).float().div_(255)
     return Batch(images, torch.from_numpy(arrays.labels), torch.arange(first_id, first_id + len(images)))
+
+
+def by_content(arrays: Arrays) -> Arrays:
+    """Sort by (SHA-256 of the image, channels last; label): an id means the same image, whatever order was read."""
+    digests = [hashlib.sha256(image).digest() for image in channels_last(arrays.pixels)]
+    order = sorted(range(len(digests)), key=lambda index: (digests[index], int(arrays.labels[index])))
+    return Arrays(arrays.pixels[order], arrays.labels[order])
+
+
+def channels_last(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Lay images out by height, width, channel."""
+    return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
 
 
 def cifar_info(classes: int) -> DataInfo:
@@ -65,7 +82,8 @@ class Cifar(Located):
         if found is None:
             raise missing(cls.layout.name, roots, f"run `rrbench data get {cls.layout.name}`")
         form, place = found
-        return form.read(place, part, cls.layout.size(part), cls.layout.classes)
+        arrays = form.read(place, part, cls.layout.size(part), cls.layout.classes)
+        return arrays if cls.layout.sorted_pixels is None else by_content(arrays)
 
     @classmethod
     def _find(cls, roots: tuple[Path, ...]) -> tuple[Form, Path] | None:
@@ -85,12 +103,15 @@ class Cifar(Located):
     def inspect(cls, roots: tuple[Path, ...]) -> str:
         """Read both parts; every class must come equally often."""
         layout, place = cls.layout, cls.where(roots)
-        train, test = cls.read("train", roots).labels, cls.read("test", roots).labels
-        for part, labels in (("train", train), ("test", test)):
+        parts = {part: cls.read(part, roots) for part in PARTS}
+        for part, (pixels, labels) in parts.items():
             counts = np.bincount(labels, minlength=layout.classes)
             if counts.min() != counts.max():
                 raise UseError(f"{place}: its {part} classes have from {counts.min()} to {counts.max()} images")
-        if tuple(test[: len(layout.first_labels)]) != layout.first_labels:
+            published = (layout.sorted_pixels or {}).get(part)
+            if published is not None and hashlib.sha256(channels_last(pixels).tobytes()).hexdigest() != published:
+                raise UseError(f"{place}: its {part} images are not the published ones")
+        if tuple(parts["test"].labels[: len(layout.first_labels)]) != layout.first_labels:
             raise UseError(f"{place}: its test images are not in their published order")
         return f"{layout.train} train and {layout.test} test images, {layout.classes} classes"
 
@@ -115,7 +136,10 @@ class Cifar10(Cifar):
 
 @dataclass(frozen=True)
 class Cifar100(Cifar):
-    """A hundred classes; the twenty coarse ones are not used."""
+    """A hundred classes; the twenty coarse ones are not used.
+
+    The order of the images is that of their content: not every copy that is found has the published order.
+    """
 
     info = cifar_info(100)
     about = "60,000 colour images of 32x32 pixels in 100 classes"
@@ -127,4 +151,8 @@ class Cifar100(Cifar):
             Binary("cifar-100-binary", ("train.bin",), ("test.bin",), 2),
             Archive("", ("cifar100.npz",), ("cifar100.npz",)),
         ),
+        sorted_pixels={
+            "train": "314214c52cf8821c3fd95fc3391792a3b938be3130d8a6fa1472491c1bf41022",
+            "test": "3649f267eb9a14c4acea5df2e2b437abe44b7a6b67c2ffd653ebea273d00305e",
+        },
     )

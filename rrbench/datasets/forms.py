@@ -13,6 +13,7 @@ from rrbench.datasets.search import reading
 from rrbench.datasets.unpickle import read_pickle
 
 Part = Literal["train", "test"]
+PARTS: tuple[Part, ...] = ("train", "test")
 SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 

@@ -1,11 +1,14 @@
 """Data sets against small made-up files whose content is known, and against damaged ones."""
 
+import dataclasses
+import hashlib
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from made_up_cifar import (
     TinyCifar10,
@@ -15,11 +18,13 @@ from made_up_cifar import (
     planes,
     python2_pickle,
     refuse,
+    sorted_by_content,
     write_npz,
     write_parts,
     write_pickled,
 )
 from rrbench.datasets.cifar import Cifar, Cifar10, Cifar100
+from rrbench.datasets.forms import PARTS, Part
 from rrbench.datasets.search import roots
 from rrbench.errors import UseError
 
@@ -51,6 +56,39 @@ def test_all_forms_give_identical_tensors(source: type[Cifar], form: str, in_roo
     else:
         write_npz(source, tmp_path, arrays)
     assert_holds(source(), tmp_path, arrays)
+
+
+def test_the_order_of_cifar100_is_its_content_s_whatever_order_was_read(tmp_path: Path) -> None:
+    arrays = content(TinyCifar100)
+    arrays["x_test"][1] = arrays["x_test"][0]  # twice, under two labels
+    assert arrays["y_test"][0] != arrays["y_test"][1]
+    random = np.random.default_rng(1)
+    read = []
+    for shuffle in (False, True):
+        (root := tmp_path / str(shuffle)).mkdir()
+        orders = {part: random.permutation(len(arrays[f"y_{part}"])) for part in ("train", "test")}
+        shuffled = {name: array[orders[name[2:]]] if shuffle else array for name, array in arrays.items()}
+        write_npz(TinyCifar100, root, shuffled)
+        read.append([TinyCifar100().load(split, (root,)) for split in ("train", "test", "calibration")])
+    for one, other in zip(*read, strict=True):
+        assert all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+    assert_holds(TinyCifar100(), tmp_path / "True", arrays)
+
+
+def test_images_that_are_not_the_published_ones_are_found_by_their_hash(tmp_path: Path) -> None:
+    arrays = content(TinyCifar100)
+    write_npz(TinyCifar100, tmp_path, arrays)
+    pixels = sorted_by_content(arrays)
+    hashes: dict[Part, str] = {part: hashlib.sha256(pixels[f"x_{part}"].tobytes()).hexdigest() for part in PARTS}
+
+    class Published(TinyCifar100):
+        layout = dataclasses.replace(TinyCifar100.layout, sorted_pixels=hashes)
+
+    assert Published.inspect((tmp_path,)) == "200 train and 100 test images, 100 classes"
+    arrays["x_test"][3, 0, 0, 0] ^= 1
+    write_npz(TinyCifar100, tmp_path, arrays)
+    with pytest.raises(UseError, match="its test images are not the published ones"):
+        Published.inspect((tmp_path,))
 
 
 def test_a_folder_pickled_by_python_3_and_numpy_2_is_read_too(tmp_path: Path) -> None:
