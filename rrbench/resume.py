@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rrbench.cells import Training
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.errors import UseError
+from rrbench.turns import TURNS
 
 
 @dataclass
@@ -44,7 +45,23 @@ class Writer:
 
     def save(self, state: State) -> None:
         """Begin to write a copy of the state, once the one before is written; if that failed, wait for this one."""
+        # Before a turn is taken: the writer needs one of its own to end.
         has_failed = self._last is not None and self._last.exception() is not None
+        with TURNS.together():
+            copies = self._copies(state)
+        facts = {
+            "key": self.training.key,
+            "epoch": state.epoch,
+            "log": list(state.log),
+            "best_epoch": state.best_epoch,
+            "best_score": state.best_score,
+        }
+        self._last = self._pool.submit(self._write, copies, facts)
+        if has_failed:
+            self._last.result()
+
+    def _copies(self, state: State) -> dict[str, Tensor]:
+        """Copy on the device, where it takes no time, so that the next epoch can begin."""
         tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
         for name, parameter in state.network.named_parameters():
@@ -54,18 +71,15 @@ class Writer:
         copies = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
         }
-        facts = {
-            "key": self.training.key,
-            "epoch": state.epoch,
-            "log": list(state.log),
-            "best_epoch": state.best_epoch,
-            "best_score": state.best_score,
-        }
         if next(state.network.parameters()).is_cuda:
             torch.cuda.current_stream().synchronize()  # the copies are read from another stream
-        self._last = self._pool.submit(write_checkpoint, self.path, copies, facts)
-        if has_failed:
-            self._last.result()
+        return copies
+
+    def _write(self, copies: dict[str, Tensor], facts: dict[str, object]) -> None:
+        """Bring the copies home and write them; only the first of the two needs the GPU."""
+        with TURNS.together():
+            at_home = {name: tensor.cpu() for name, tensor in copies.items()}
+        write_checkpoint(self.path, at_home, facts)
 
 
 def resume(state: State, path: Path, training: Training) -> None:

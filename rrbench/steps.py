@@ -4,7 +4,6 @@ At a batch of 128 a GPU waits for Python to launch its kernels: a captured step 
 the plain step's: the same functions are captured, and the random numbers are taken from keys that change on the device.
 """
 
-import threading
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +16,9 @@ from rrbench.draws import ReplayedDraws, derive
 from rrbench.errors import first_line
 from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
+from rrbench.turns import TURNS
 
 WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
-# One training at a time warms or captures, while others may go on replaying: what is compiled is compiled once for all.
-ALONE = threading.Lock()
 
 
 @dataclass
@@ -50,6 +48,9 @@ class Step:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._step(positions)
+
+    def release(self) -> None:
+        """Give back what the steps hold on the device; no step is taken after this."""
 
     def _step(self, positions: Tensor) -> None:
         self.network.refresh()
@@ -88,29 +89,41 @@ class CapturedStep(Step):
         if len(positions) not in self._captured:
             # Of another size only the kernels are new, and what refuses one refuses both.
             is_refused = any(each.is_refused for each in self._captured.values())
-            self._captured[len(positions)] = Captured(positions.clone(), 1 if self._captured else WARM, is_refused)
+            with TURNS.together():
+                own_positions = positions.clone()
+            self._captured[len(positions)] = Captured(own_positions, 1 if self._captured else WARM, is_refused)
         own = self._captured[len(positions)]
         own.positions.copy_(positions)
         if own.to_warm:
             own.to_warm -= 1
-            with ALONE:
+            with TURNS.alone():  # what is compiled here is compiled once for all trainings
                 return super().take(own.positions, rate)
         if rate != own.rate and not own.is_refused:
             self._capture(own, rate)
         if own.graph is None:
-            return super().take(own.positions, rate)
+            with TURNS.together():
+                return super().take(own.positions, rate)
         return own.graph.replay()
+
+    def release(self) -> None:
+        """Free the graphs now: left to Python, they might go while another training captures."""
+        if self.data.labels.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        for each in self._captured.values():
+            if each.graph is not None:
+                each.graph.reset()
+        self._captured.clear()
 
     def _capture(self, own: Captured, rate: float) -> None:
         """Record a step; one that waits for the device in between cannot be: its size goes plainly from then on."""
-        own.graph = own.rate = None  # the memory of one with another rate is free then
-        graph = torch.cuda.CUDAGraph()
-        # One after the other, they may use the same memory.
-        pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
         try:
-            with ALONE:
+            with TURNS.alone():
                 stream = torch.cuda.current_stream()
                 stream.synchronize()
+                own.graph = own.rate = None  # the memory of one with another rate is free then
+                graph = torch.cuda.CUDAGraph()
+                # One after the other, they may use the same memory.
+                pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     super().take(own.positions, rate)
         except RuntimeError as error:

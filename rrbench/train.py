@@ -6,8 +6,8 @@ Every random number is derived from (seed, purpose, epoch, example), so a resume
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -29,7 +29,8 @@ from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
 from rrbench.registry import build
 from rrbench.resume import State, Writer, resume
-from rrbench.steps import ALONE, CapturedStep, Step
+from rrbench.steps import CapturedStep, Step
+from rrbench.turns import TURNS
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
@@ -52,31 +53,30 @@ def epochs(
     precision: Precision,
     report: Report,
     is_plain: bool = False,
-) -> Iterator[Epoch]:
+) -> Generator[Epoch, None, None]:
     """Train one network to the end of its recipe, from where an earlier run ended; yield every epoch as it ends.
 
-    Who takes all has the checkpoints written; who stops may go on later.
+    Exhaust the iterator to get the checkpoints written; stop early and a later call resumes.
 
     `is_plain`: no twin and no captured steps, which is what those are held against.
     """
-    with _switched(precision), _own_stream(device):
-        info = build(DataSource, training.dataset).info
-        rejector = build(Rejector, training.rejector)
-        framework = build(Framework, training.framework)
-        network = place(build_network(training, info, rejector), device)
-        model = Instrumented(network, precision, twin=None if is_plain else make_twin(network, precision, device))
-        state = State(network, make_optimizer(network, training.recipe))
-        if files.resume.is_file():
-            resume(state, files.resume, training)
-            report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
-        data = load("train")
-        judged = load(training.recipe.choose_on)
-        parts = (framework, rejector, model, state.optimizer, info, data)
-        step = (
-            CapturedStep(*parts, report, training.trained_as)
-            if device.type == "cuda" and not is_plain
-            else Step(*parts)
-        )
+    with _switched(precision), _own_stream(device), ExitStack() as at_end:
+        with TURNS.together():
+            info = build(DataSource, training.dataset).info
+            rejector = build(Rejector, training.rejector)
+            framework = build(Framework, training.framework)
+            network = place(build_network(training, info, rejector), device)
+            model = Instrumented(network, precision, twin=None if is_plain else make_twin(network, precision, device))
+            state = State(network, make_optimizer(network, training.recipe))
+            if files.resume.is_file():
+                resume(state, files.resume, training)
+                report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
+            data = load("train")
+            judged = load(training.recipe.choose_on)
+            parts = (framework, rejector, model, state.optimizer, info, data)
+            is_captured = device.type == "cuda" and not is_plain
+            step = CapturedStep(*parts, report, training.trained_as) if is_captured else Step(*parts)
+            at_end.enter_context(_released(step))
         seconds: list[float] = []
         to_train = training.recipe.epochs - state.epoch
         with (
@@ -88,11 +88,11 @@ def epochs(
                 loss = _epoch(training, state, step, advance)
                 # Where robust accuracy chooses no epoch, it is worth its attack only once.
                 is_attacked = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
-                # The first time it compiles kernels of its own.
-                with nullcontext() if seconds else ALONE:
+                # The first time it compiles kernels, which is done once for all trainings.
+                with TURNS.together() if seconds else TURNS.alone():
                     found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
-                record = {"epoch": state.epoch + 1, "loss": loss, **found}
-                _choose(state, framework, record)
+                    record = {"epoch": state.epoch + 1, "loss": loss, **found}
+                    _choose(state, framework, record)
                 state.epoch += 1
                 state.log.append(record)
                 writer.save(state)
@@ -101,7 +101,18 @@ def epochs(
         if seconds:
             # Said, not written into the checkpoint: the same training must give the same file.
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
-        _finish(training, state, files, load("test"), precision)
+        with TURNS.together():
+            _finish(training, state, files, load("test"), precision)
+
+
+@contextmanager
+def _released(step: Step) -> Iterator[None]:
+    """Release a training's steps when it ends, in whatever way."""
+    try:
+        yield
+    finally:
+        with TURNS.together():
+            step.release()
 
 
 @contextmanager
@@ -121,13 +132,15 @@ def _own_stream(device: torch.device) -> Iterator[None]:
         yield
         return
     with torch.cuda.device(device):
-        stream, outer = torch.cuda.Stream(), torch.cuda.current_stream()
-        stream.wait_stream(outer)
+        with TURNS.together():
+            stream, outer = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(outer)
         try:
             with torch.cuda.stream(stream):
                 yield
         finally:
-            outer.wait_stream(stream)
+            with TURNS.together():
+                outer.wait_stream(stream)
 
 
 def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:
@@ -154,17 +167,19 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
     """Go once through the data and return the mean loss."""
     data = step.data
     generator = torch.Generator().manual_seed(derive(training.seed, "order", state.epoch))
-    order = torch.randperm(data.size, generator=generator).to(data.labels.device)
-    pieces = order.split(training.recipe.batch)
-    step.begin(training, state.epoch)
-    step.network.train()
+    with TURNS.together():
+        order = torch.randperm(data.size, generator=generator).to(data.labels.device)
+        pieces = order.split(training.recipe.batch)
+        step.begin(training, state.epoch)
+        step.network.train()
     for index, piece in enumerate(pieces):
         step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
         advance(1 / len(pieces))
         if index % AHEAD == AHEAD - 1 and data.labels.is_cuda:
             # Whoever trains beside waits for all that lies in the GPU's queue when it captures its step.
             torch.cuda.current_stream().synchronize()
-    mean = float(step.total) / data.size
+    with TURNS.together():
+        mean = float(step.total) / data.size
     if not math.isfinite(mean):
         raise CellError(f"training {training.trained_as} diverged in epoch {state.epoch + 1}: the loss is {mean}")
     return mean

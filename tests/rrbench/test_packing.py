@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rrbench.files import sha256
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.packing import SCALE, pack, unpack
 from rrbench.plan import Request, make_plan
-from rrbench.zoo.pack import enter, file_name
+from rrbench.zoo.pack import enter, file_name, free_name
 from rrbench_baselines.rr import RR
 
 
@@ -99,12 +100,51 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
 def test_a_fraction_among_the_settings_makes_no_folder() -> None:
     plan = make_plan(Request(["rr"], ["clean"], frameworks=["pgd-at(step=1/20)"]), load_preset("quick"))
     (training,) = plan.checkpoints()
-    assert file_name(training) == "digits-small-cnn-pgd-at(step=1of20)+rr-15epochs-seed0.safetensors"
+    assert file_name(training) == "digits-small-cnn-pgd-at-step-1of20--rr-15epochs-seed0.safetensors"
+
+
+@pytest.mark.parametrize("rejector", ["rr", "rr(form=head)", "ebd(m_in=-5,m_out=-23)", "snet(coverage=0.8)"])
+def test_a_packed_file_has_a_name_that_every_file_store_takes(rejector: str) -> None:
+    plan = make_plan(Request([rejector], ["clean"]), load_preset("quick"))
+    (training,) = plan.checkpoints()
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", file_name(training))
+
+
+def test_settings_that_differ_in_sign_alone_have_files_of_their_own() -> None:
+    plan = make_plan(Request(["ebd(m_in=5)", "ebd(m_in=-5)"], ["clean"]), load_preset("quick"))
+    assert len({file_name(training) for training in plan.checkpoints()}) == 2
+
+
+def test_a_training_whose_name_another_has_already_is_told_by_its_key(tmp_path: Path) -> None:
+    (training,) = make_plan(Request(["rr"], ["clean"]), load_preset("quick")).checkpoints()
+    name = file_name(training)
+    assert free_name(tmp_path, training) == name
+    other = zoo.Entry(name, "", "", "digits", "small-cnn", "pgd-at-rr", 0, 15, 99.0, 80.0, "")
+    enter(tmp_path, other)
+    assert free_name(tmp_path, training) == name.replace(".safetensors", f"-{training.key[:8]}.safetensors")
+    enter(tmp_path, dataclasses.replace(other, trained_as="pgd-at+rr"))
+    assert free_name(tmp_path, training) == name
+
+
+def test_a_training_packed_anew_replaces_its_file_of_an_older_name(tmp_path: Path) -> None:
+    older = zoo.Entry(
+        "pgd-at+rr.safetensors", "", "", "digits", "small-cnn", "pgd-at+rr", 0, 15, 99.0, 80.0, "", log=[]
+    )
+    for name in ("pgd-at+rr.safetensors", "other.safetensors"):
+        (tmp_path / name).write_bytes(b"weights")
+    other = dataclasses.replace(older, file="other.safetensors", seed=1)
+    enter(tmp_path, older)
+    enter(tmp_path, other)
+    newer = dataclasses.replace(older, file="pgd-at-rr.safetensors")
+    enter(tmp_path, newer)
+    assert zoo.entries(tmp_path) == [other, newer]
+    assert not (tmp_path / "pgd-at+rr.safetensors").exists()
+    assert (tmp_path / "other.safetensors").exists()
 
 
 def test_entries_of_several_at_once_are_all_kept_and_one_of_the_same_file_takes_its_place(tmp_path: Path) -> None:
     made = [
-        zoo.Entry(f"{index:02}", "", "", "digits", "small-cnn", "rr", 0, 1, 99.0, 80.0, "", log=["epoch 1"])
+        zoo.Entry(f"{index:02}", "", "", "digits", "small-cnn", "rr", index, 1, 99.0, 80.0, "", log=["epoch 1"])
         for index in range(40)
     ]
     with ThreadPoolExecutor(4) as pool:

@@ -25,14 +25,7 @@ from rrbench.protocols import Batch, Draws, Rejector, Victim
 from rrbench.registry import build
 from rrbench.steps import WARM, Captured, CapturedStep, Step
 from rrbench.train import make_optimizer
-
-
-class Spoken(Silent):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def line(self, text: str) -> None:
-        self.lines.append(text)
+from spoken import Spoken
 
 
 def a_training() -> Training:

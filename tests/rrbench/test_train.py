@@ -15,7 +15,7 @@ from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
 from rrbench.protocols import Rejector
 from rrbench.registry import build
-from rrbench.steps import ALONE
+from rrbench.turns import TURNS
 from short_trainings import Recorded, holds, planned, same, scripted, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")
@@ -90,7 +90,7 @@ def test_the_first_evaluation_is_made_alone_since_it_compiles(empty: Any, monkey
     accuracies = train.accuracies
 
     def noted(*given: Any, **options: Any) -> dict[str, float]:
-        alone.append(ALONE.locked())
+        alone.append(TURNS.is_alone())
         return accuracies(*given, **options)
 
     monkeypatch.setattr(train, "accuracies", noted)
