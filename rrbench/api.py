@@ -21,6 +21,7 @@ from rrbench.cells import Plan, plain
 from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.search import roots
+from rrbench.deadline import read_deadline
 from rrbench.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.engines import find_engine
 from rrbench.errors import CellError, UseError
@@ -76,6 +77,7 @@ def prepare(
     limit: int | None = None,
     seeds: Sequence[int] = (0,),
     keep: Names = None,
+    stop_after: str | None = None,
     recipe: Mapping[str, object] | None = None,
     report: Report | None = None,
 ) -> Job:
@@ -83,6 +85,7 @@ def prepare(
 
     The preset is quick where none is named, and for `paper` (the missing cells of a table) paper.
     """
+    deadline = read_deadline(stop_after)
     if paper is not None:
         given = {"rejectors": rejectors, "attacks": attacks, "frameworks": frameworks, "budgets": budgets}
         check_alone({**given, "config": config, "limit": limit, "recipe": recipe or None})
@@ -117,6 +120,7 @@ def prepare(
         retrain=retrain,
         keep=kept,
         report=report or Silent(),
+        deadline=deadline,
     )
     tell_compiling(runner.device, runner.report)
     if paper is None:
@@ -183,6 +187,7 @@ class Options(TypedDict, total=False):
     limit: int | None
     seeds: Sequence[int]
     keep: Names
+    stop_after: str | None
     recipe: Mapping[str, object] | None
     report: Report | None
 

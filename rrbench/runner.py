@@ -15,7 +15,7 @@ from rrbench import provenance
 from rrbench.cells import Cell, Plan, Training, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import describe
-from rrbench.errors import CellError, UseError, first_line
+from rrbench.errors import CellError, StoppedError, UseError, first_line, reason
 from rrbench.evaluation import (
     KEPT_IMAGES,
     Attacked,
@@ -51,7 +51,10 @@ class Runner(Supply):
     _at_hand: dict[tuple[Training, Choice, int | None], tuple[Checkpoint, Subject]] = field(default_factory=dict)
 
     def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
-        """Measure every cell that has no row yet; return the plan's rows, failed ones included."""
+        """Measure every cell that has no row yet; return the plan's rows, failed ones included.
+
+        When the time is over it says what is left, and returns the rows that are there.
+        """
         self.store.prepare()
         units = self.units(plan)
         left = Counter(unit.training for unit in units)
@@ -61,16 +64,30 @@ class Runner(Supply):
                 left[unit.training] -= 1
                 if not left[unit.training]:
                     self._shrink_members(units, unit.training)
+        rows = self.store.rebuild_rows(self.report)
+        keys = self.keys(plan.cells)
+        left_out = [cell for cell, key in zip(plan.cells, keys, strict=True) if key not in rows]
+        if left_out and self.deadline.is_over():
+            self._tell_stopped(left_out, len(keys))
+            return [rows[key] for key in keys if key in rows]
+        if left_out:
+            raise UseError(
+                f"{len(left_out)} of {len(keys)} cells are not in {self.store.root}; run the same command again"
+            )
         if "features" in self.keep:
             for training, cells in plan.checkpoints().items():
                 self._keep_training(self.source(training), cells[0])
-        rows = self.store.rebuild_rows(self.report)
-        keys = self.keys(plan.cells)
-        unseen = sum(key not in rows for key in keys)
-        if unseen:
-            raise UseError(f"{unseen} of {len(keys)} cells are not in {self.store.root}; run the same command again")
         self._tell_earlier(set(keys))
         return [rows[key] for key in keys]
+
+    def _tell_stopped(self, left: Sequence[Cell], total: int) -> None:
+        """Say what the time limit left to be done."""
+        labels = list(dict.fromkeys(cell.label for cell in left))
+        more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+        self.report.line(
+            f"stopped after {self.deadline.text}: {len(left)} of {total} cells are left "
+            f"({', '.join(labels[:SHOWN])}{more}); run the same command again to go on"
+        )
 
     def _tell_earlier(self, keys: Collection[str]) -> None:
         """Say which rows cannot be told from these but by the plugins' code, which has changed since."""
@@ -109,6 +126,7 @@ class Runner(Supply):
         if not unit.is_training:
             key = unit.cells[0].attack_key(source.key, self.precision)
             with self._failing(unit.cells, source, ""), self.store.lock(f"attack-{key}", self.report):
+                self._check_time(unit.cells[0])
                 self._measure(unit, source, key)
             return True
         with self._failing(unit.cells, source, ""):
@@ -172,6 +190,7 @@ class Runner(Supply):
                 ask(path, self.keep)
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):
+                    self._check_time(cell)
                     self._score(subject, checkpoint, source, cell, attacked)
             if needs_features and not unit.is_member:
                 self._shrink(path)
@@ -211,13 +230,18 @@ class Runner(Supply):
 
     @contextmanager
     def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
-        """Turn whatever a plugin or a cell raises into failed rows; wrong use stops the run."""
+        """Turn whatever a plugin or a cell raises into failed rows; wrong use and the time limit stop the run."""
         try:
             yield
-        except UseError:
+        except (UseError, StoppedError):
             raise
         except Exception as error:
             self._fail(cells, source, checkpoint_sha256, error)
+
+    def _check_time(self, cell: Cell) -> None:
+        """Stop before a cell when the time is over; what was attacked already is stored and need not be again."""
+        if self.deadline.is_over():
+            raise StoppedError(cell.label)
 
     def _attack(self, subject: Subject, source: Source, cell: Cell) -> Attacked:
         attack = build(Attack, cell.attack)
@@ -318,13 +342,12 @@ class Runner(Supply):
 
     def _fail(self, cells: Iterable[Cell], source: Source, checkpoint_sha256: str, error: Exception) -> None:
         """Write failed rows: the reason in one line, and nothing measured."""
-        reason = first_line(error) if isinstance(error, CellError) else f"{type(error).__name__}: {first_line(error)}"
         for cell in cells:
             if self._finished(cell, source) is not None:
                 continue
-            self.report.line(f"failed: {cell.label}: {reason}")
+            self.report.line(f"failed: {cell.label}: {reason(error)}")
             row = dataclasses.replace(
-                self._row(cell, None), status="failed", error=reason, checkpoint_sha256=checkpoint_sha256
+                self._row(cell, None), status="failed", error=reason(error), checkpoint_sha256=checkpoint_sha256
             )
             self._save(cell, source, row, "")
 

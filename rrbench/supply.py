@@ -1,6 +1,7 @@
 """What measuring needs and others may have made already: data, checkpoints, networks with their weights."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from rrbench import zoo
 from rrbench.cells import Cell, Training
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.datasets.check import check_batch
+from rrbench.deadline import Deadline
 from rrbench.devices import Precision, place
-from rrbench.errors import CellError, UseError
+from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.evaluation import Subject
+from rrbench.files import Files
 from rrbench.names import Choice
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
@@ -41,6 +44,7 @@ class Supply:
     use_large_zoo: bool = False
     retrain: bool = False
     report: Report = field(default_factory=Silent)
+    deadline: Deadline = field(default_factory=Deadline)
     _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
 
     def source(self, training: Training) -> Source:
@@ -68,23 +72,34 @@ class Supply:
         return training.key if self.precision == "fp32" else f"{training.key}-{self.precision}"
 
     def checkpoint(self, training: Training) -> Checkpoint:
-        """Return a training's checkpoint, training it first where nobody has."""
+        """Return a training's checkpoint, training it first where nobody has; it stops when the time is over."""
         source = self.source(training)
         key = self._training_key(training)
         files = self.store.checkpoint_files(key)
         if source.path == files.chosen and not source.path.is_file():
             with self.store.lock(f"train-{key}", self.report):
                 if not source.path.is_file():
-                    for _ in epochs(
-                        training,
-                        lambda split: self.data(training.dataset, split),
-                        files,
-                        device=self.device,
-                        precision=self.precision,
-                        report=self.report,
-                    ):
-                        pass
+                    self._train(training, files)
         return self._read(training, source)
+
+    def _train(self, training: Training, files: Files) -> None:
+        """Train to the end of the recipe, or to the first epoch that ends after the deadline."""
+        count = training.recipe.epochs
+        if self.deadline.is_over():
+            raise StoppedError(f"training {training.trained_as}")
+        going = epochs(
+            training,
+            lambda split: self.data(training.dataset, split),
+            files,
+            device=self.device,
+            precision=self.precision,
+            report=self.report,
+        )
+        with closing(going):
+            for epoch in going:
+                done = int(epoch.record["epoch"])
+                if done < count and self.deadline.is_over():
+                    raise StoppedError(f"training {training.trained_as} (epoch {done} of {count} is done)")
 
     def _read(self, training: Training, source: Source) -> Checkpoint:
         """Read a checkpoint; one of a zoo must be what its index says."""

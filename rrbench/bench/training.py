@@ -87,8 +87,8 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
             return in_step(_train(runner, each, path), barrier)
 
         barrier = threading.Barrier(jobs)
-        seconds, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
-    return fmean(seconds), memory
+        ended, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
+    return fmean(each.get() for each in ended), memory
 
 
 def in_step(going: Iterable[Epoch], barrier: threading.Barrier) -> float:

@@ -28,6 +28,10 @@ Out = Annotated[
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; before $RRBENCH_DATA and the cache.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[str, typer.Option(help="Of training and attacks: auto, fp32, tf32 or bf16. Verdicts are fp32.")]
+StopAfter = Annotated[
+    str | None,
+    typer.Option(help="Stop cleanly after a time such as 25m or 1h30m; the same command goes on later."),
+]
 
 
 def some_of(option: str, text: str, known: Iterable[str]) -> list[str]:

@@ -37,6 +37,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0,1,2.")] = None,
     keep: Annotated[str | None, typer.Option(help="Keep all attacked images and/or features: images,features.")] = None,
+    stop_after: options.StopAfter = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; do nothing.")] = False,
     workers: Annotated[
         str | None, typer.Option(help="With --dry-run: the time with so many workers (GPUs), such as 1,8,64.")
@@ -76,6 +77,7 @@ def run(
         limit=limit,
         seeds=parse_seeds(seed, seeds),
         keep=keep,
+        stop_after=stop_after,
         report=reporter(),
     )
     if dry_run:
@@ -87,7 +89,7 @@ def run(
         total = len(read_rows(out))
         count = f"{len(rows)} rows" if len(rows) == total else f"{len(rows)} of the {total} rows"
         print(f"\n{count} in {out / 'rows.csv'}")
-    else:
+    elif not job.plan.cells:
         left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
         print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")
     failed = [row for row in rows if row.status != "ok"]

@@ -3,12 +3,17 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rrbench.cli import options
-from rrbench.errors import UseError
+from rrbench.errors import CellError, StoppedError, UseError, reason
+
+if TYPE_CHECKING:
+    from rrbench.cells import Training
+    from rrbench.checkpoints import Checkpoint
+    from rrbench.zoo import Entry
 
 
 def train(
@@ -32,6 +37,7 @@ def train(
     pack: Annotated[
         Path | None, typer.Option(help="Also put 8-bit weights, measured anew, into this zoo (see run --zoo).")
     ] = None,
+    stop_after: options.StopAfter = None,
 ) -> None:
     """Train networks, a checkpoint after every epoch; run it again to go on after an interruption.
 
@@ -56,6 +62,7 @@ def train(
         precision=precision,
         retrain=True,
         seeds=(seed,),
+        stop_after=stop_after,
         recipe={} if epochs is None else {"epochs": epochs},
         report=reporter(),
     )
@@ -63,20 +70,45 @@ def train(
     if jobs is not None and jobs < 1:
         raise UseError(f"--jobs must be at least 1, not {jobs}")
     runner.store.prepare()
-    checkpoints = beside(runner, trainings, runner.checkpoint, jobs or default_jobs(runner.device))
-    for training, checkpoint in zip(trainings, checkpoints, strict=True):
-        chosen = checkpoint.facts["epoch"]
-        record = checkpoint.facts["log"][chosen - 1]
+
+    def work(training: "Training") -> "tuple[Checkpoint, Entry | None]":
+        checkpoint = runner.checkpoint(training)
+        # At once: where the others never end, this one is in the zoo all the same.
+        command = shlex.join(["rrbench", *sys.argv[1:]])
+        return checkpoint, None if pack is None else add(pack, runner, training, checkpoint, command)
+
+    ended = beside(runner, trainings, work, jobs or default_jobs(runner.device))
+    for each in ended:
+        if each.result is not None:
+            _print(each.training, *each.result, pack)
+    left = [str(each.error) for each in ended if isinstance(each.error, StoppedError)]
+    if left:
+        runner.report.line(f"stopped after {stop_after}; left: {', '.join(left)}; run the same command again to go on")
+    if len(ended) == 1 and isinstance(ended[0].error, UseError):
+        raise ended[0].error
+    failed = [
+        f"{each.training.trained_as}: {reason(each.error)}"
+        for each in ended
+        if each.error is not None and not isinstance(each.error, StoppedError)
+    ]
+    if failed:
+        raise CellError(f"{len(failed)} of {len(ended)} trainings failed: {'; '.join(failed)}")
+
+
+def _print(training: "Training", checkpoint: "Checkpoint", packed: "Entry | None", folder: Path | None) -> None:
+    """Print what a training has reached, and where it lies."""
+    chosen = checkpoint.facts["epoch"]
+    record = checkpoint.facts["log"][chosen - 1]
+    judge = f"({training.recipe.choose_on})"
+    print(
+        f"{training.trained_as} on {training.dataset}: epoch {chosen} of {training.recipe.epochs}, "
+        f"clean accuracy {checkpoint.facts['clean_accuracy']:.2f} %, "
+        f"{training.chooser} {record['robust_accuracy']:.2f} % {judge}"
+    )
+    print(f"{checkpoint.path}\nsha256 {checkpoint.sha256}")
+    if packed is not None and folder is not None:
         print(
-            f"{training.trained_as} on {training.dataset}: epoch {chosen} of {training.recipe.epochs}, "
-            f"clean accuracy {checkpoint.facts['clean_accuracy']:.2f} %, "
-            f"{training.chooser} {record['robust_accuracy']:.2f} % ({training.recipe.choose_on})"
+            f"packed: clean accuracy {packed.clean_accuracy:.2f} %, "
+            f"{training.chooser} {packed.robust_accuracy:.2f} % {judge}"
         )
-        print(f"{checkpoint.path}\nsha256 {checkpoint.sha256}")
-        if pack is not None:
-            entry = add(pack, runner, training, shlex.join(["rrbench", *sys.argv[1:]]))
-            print(
-                f"packed: clean accuracy {entry.clean_accuracy:.2f} %, "
-                f"{training.chooser} {entry.robust_accuracy:.2f} % ({training.recipe.choose_on})"
-            )
-            print(f"{pack / entry.file}\nsha256 {entry.sha256}")
+        print(f"{folder / packed.file}\nsha256 {packed.sha256}")

@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
 
 import torch
 
 from rrbench.cells import Training
 from rrbench.devices import free_memory, tf32, tried_kernels
+from rrbench.errors import StoppedError, reason
 from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
 
@@ -17,6 +19,21 @@ MOST = 4  # more were not faster in all on an H200
 ROOM = 24 * 2**30  # bytes that a training may need, through WRN-34-10
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Ended(Generic[Result]):
+    """How the work on a training ended: with a result, or with an error."""
+
+    training: Training
+    result: Result | None = None
+    error: Exception | None = None
+
+    def get(self) -> Result:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return cast(Result, self.result)
 
 
 def default_jobs(device: torch.device) -> int:
@@ -28,8 +45,11 @@ def default_jobs(device: torch.device) -> int:
 
 def beside(
     runner: Runner, trainings: Sequence[Training], work: Callable[[Training], Result], jobs: int
-) -> list[Result]:
-    """Call `work` on every training, `jobs` at a time; an error waits for the others to end, an interrupt does not."""
+) -> list[Ended[Result]]:
+    """Call `work` on every training, `jobs` at a time, and say how each ended.
+
+    An error is told at once and ends its own training alone; an interrupt ends all.
+    """
     for training in trainings:
         for split in ("train", training.recipe.choose_on, "test"):
             runner.data(training.dataset, split)  # once, before there are threads
@@ -42,19 +62,27 @@ def beside(
             tried_kernels(True),
             ThreadPoolExecutor(max(1, min(jobs, len(trainings) or 1))) as pool,
         ):
-            futures = [pool.submit(work, training) for training in trainings]
+            futures = {pool.submit(work, training): training for training in trainings}
             try:
                 for future in as_completed(futures):
                     error = future.exception()
                     if error is not None and not isinstance(error, Exception):
                         raise error
+                    if error is not None and not isinstance(error, StoppedError) and len(trainings) > 1:
+                        outer.line(f"failed: training {futures[future].trained_as}: {reason(error)}")
             except BaseException:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return [future.result() for future in futures]
+        return [_ended(training, future) for future, training in futures.items()]
     finally:
         runner.report = outer
+
+
+def _ended(training: Training, future: Future[Result]) -> Ended[Result]:
+    error = future.exception()
+    assert error is None or isinstance(error, Exception)
+    return Ended(training, error=error) if error else Ended(training, future.result())
 
 
 class Stoppable(PassedOn):

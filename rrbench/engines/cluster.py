@@ -15,7 +15,7 @@ from typing import Any
 
 from rrbench import provenance, zoo
 from rrbench.engines.worker import Mailbox, Orders, Worker
-from rrbench.errors import UseError, first_line
+from rrbench.errors import StoppedError, UseError, first_line
 from rrbench.estimate import seconds_of
 from rrbench.files import write_bytes
 from rrbench.progress import Silent
@@ -128,12 +128,16 @@ class Dispatch:
         self.keys = [self.runner.keys(unit.cells) for unit in self.units]
 
     def run(self) -> Iterator[Unit]:
-        """Yield the units as they are finished, until all are."""
+        """Yield the units as they are finished, until all are or the time is over."""
         import ray
 
         if self._slots() == 0:
             raise UseError(f"the Ray cluster has no {self.resource}")
         while len(self.closed) < len(self.units):
+            if self.runner.deadline.is_over():
+                self.waiting.clear()  # nothing new is begun; what is under way ends, a training after its epoch
+                if all(position is None for _, position in self.busy.values()):
+                    return
             for position in [index for index in self.waiting if not self.undone.isdisjoint(self.units[index].after)]:
                 self.waiting.remove(position)
                 yield self._close(position, is_done=False)
@@ -180,6 +184,9 @@ class Dispatch:
         try:
             answer = ray.get(awaited)
         except RayTaskError as error:
+            if isinstance(error.cause, StoppedError):
+                self.idle.append(worker)
+                return None
             raise error.cause if isinstance(error.cause, Exception) else error from None
         except RayError as error:
             ray.kill(worker)

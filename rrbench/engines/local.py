@@ -2,21 +2,28 @@
 
 from collections.abc import Generator, Sequence
 
-from rrbench.engines.beside import beside, default_jobs
+from rrbench.engines.beside import Ended, beside, default_jobs
+from rrbench.errors import StoppedError
 from rrbench.runner import Runner
 from rrbench.units import Unit
 
 
 def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, None]:
-    """Do the units in their order; what comes after a training that failed has failed with it."""
+    """Do the units in their order until the time is over; what comes after a training that failed has failed with it.
+
+    A unit that the deadline stops is not yielded, nor is what would come after it.
+    """
     trainings = {unit.training: unit for unit in units if unit.is_training}
-    jobs, made = default_jobs(runner.device), dict[Unit, bool]()
+    jobs, made = default_jobs(runner.device), dict[Unit, Ended[bool]]()
     if jobs > 1:
-        done = beside(runner, list(trainings), lambda training: runner.work(trainings[training]), jobs)
-        made = dict(zip(trainings.values(), done, strict=True))
+        ended = beside(runner, list(trainings), lambda training: runner.work(trainings[training]), jobs)
+        made = dict(zip(trainings.values(), ended, strict=True))
     undone: set[int] = set()
     for position, unit in enumerate(units):
-        is_done = undone.isdisjoint(unit.after) and (made[unit] if unit in made else runner.work(unit))
+        try:
+            is_done = undone.isdisjoint(unit.after) and (made[unit].get() if unit in made else runner.work(unit))
+        except StoppedError:
+            return
         if not is_done:
             undone.add(position)
         yield unit

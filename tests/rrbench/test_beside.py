@@ -1,12 +1,15 @@
-"""Several trainings at once: the checkpoints of one after the other, errors that wait, an interrupt that does not."""
+"""Several trainings at once: the checkpoints of one after the other; an error ends one, an interrupt all."""
 
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from rrbench import zoo
 from rrbench.cells import Training
 from rrbench.config import load_preset
 from rrbench.engines.beside import Stoppable, beside, default_jobs
@@ -15,6 +18,8 @@ from rrbench.plan import Request, make_plan
 from rrbench.progress import Silent
 from rrbench.runner import Runner
 from rrbench.store import Store
+from rrbench_baselines.ebd import Ebd
+from spoken import Spoken
 
 CPU = torch.device("cpu")
 
@@ -35,24 +40,58 @@ def trainings(count: int) -> list[Training]:
 def test_side_by_side_they_end_as_one_after_the_other(runner: Runner, tmp_path: Path, one_thread: None) -> None:
     alone = Runner(Store(tmp_path / "alone"), CPU, "fp32", (), retrain=True)
     alone.store.prepare()
-    together = beside(runner, trainings(2), runner.checkpoint, jobs=2)
+    together = [each.get() for each in beside(runner, trainings(2), runner.checkpoint, jobs=2)]
     assert [each.sha256 for each in together] == [alone.checkpoint(each).sha256 for each in trainings(2)]
     assert together[0].sha256 != together[1].sha256
 
 
-def test_an_error_waits_for_the_others_and_the_report_comes_back(runner: Runner) -> None:
-    done, outer = [], runner.report
+def test_an_error_ends_its_own_training_alone_and_is_told_at_once(runner: Runner) -> None:
+    told = threading.Event()
+    runner.report = spoken = Spoken(told.set)
 
     def work(training: Training) -> int:
         if training.seed == 0:
-            raise CellError("diverged")
-        done.append(training.seed)
+            raise CellError("diverged\nin many lines")
+        assert told.wait(10), "the error waits for the others"
         return training.seed
 
+    ended = beside(runner, trainings(3), work, jobs=2)
+    assert spoken.lines == ["failed: training pgd-at+rr: diverged"]
+    assert [each.result for each in ended] == [None, 1, 2]
+    assert runner.report is spoken
     with pytest.raises(CellError, match="diverged"):
-        beside(runner, trainings(3), work, jobs=2)
-    assert sorted(done) == [1, 2]
-    assert runner.report is outer
+        ended[0].get()
+
+
+def test_an_error_in_one_of_two_leaves_the_other_whole(
+    tmp_path: Path, command: Any, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["train", "--rejector", "rr,ebd", "--epochs", 2, "--device", "cpu"]
+    assert command(*options, "--out", tmp_path / "whole").code == 0
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole" / "checkpoints").iterdir()}
+    loss, steps = Ebd.training_loss, itertools.count()
+
+    def breaks(self: Ebd, *given: Any) -> Any:
+        if next(steps) == 12:  # in its second epoch
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more")
+        return loss(self, *given)
+
+    with monkeypatch.context() as context:
+        context.setattr(Ebd, "training_loss", breaks)
+        answer = command(*options, "--jobs", 2, "--out", tmp_path / "one", "--pack", tmp_path / "zoo")
+    assert answer.code == 1
+    why = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert f"failed: training pgd-at+ebd: {why}" in answer.err.splitlines()
+    assert answer.err.splitlines()[-1] == f"rrbench: 1 of 2 trainings failed: pgd-at+ebd: {why}"
+    assert "Traceback" not in answer.err
+    assert answer.out.startswith("pgd-at+rr on digits: epoch ")
+    there = {path.name: path.read_bytes() for path in (tmp_path / "one" / "checkpoints").iterdir()}
+    finished = {name for name in there if "resume" not in name}
+    assert len(finished) == 2
+    assert all(there[name] == whole[name] for name in finished)
+    assert [entry.trained_as for entry in zoo.entries(tmp_path / "zoo")] == ["pgd-at+rr"]
+    assert command(*options, "--out", tmp_path / "one").code == 0, "the same command goes on"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "one" / "checkpoints").iterdir()} == whole
 
 
 def test_an_interrupt_ends_the_others_where_they_report(runner: Runner) -> None:

@@ -1,0 +1,140 @@
+"""A time limit: how it is written, and that work stopped by it goes on to the same bits and rows."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rrbench.deadline import Deadline, read_deadline
+from rrbench.errors import UseError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("25m", 1500), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172800), ("1m1.5s", 61.5)]
+)
+def test_a_limit_is_read_as_it_is_said(text: str, seconds: float) -> None:
+    before = time.time()
+    deadline = read_deadline(text)
+    assert before + seconds <= deadline.ends <= time.time() + seconds
+    assert not deadline.is_over()
+    assert deadline.text == text
+
+
+@pytest.mark.parametrize("text", ["", "25", "m", "25 m", "25min", "-5m", "1e3s", "0s", "0h0m", "9" * 5000 + "s", "٣m"])
+def test_what_is_no_time_is_one_line(text: str) -> None:
+    with pytest.raises(UseError, match="--stop-after") as caught:
+        read_deadline(text)
+    assert len(str(caught.value)) < 120
+
+
+def test_without_a_limit_it_is_never_over() -> None:
+    assert read_deadline(None) == Deadline("", math.inf)
+    assert not Deadline().is_over()
+    assert Deadline("1s", time.time() - 1).is_over()
+
+
+class Clock:
+    """The time on the wall, which passes the deadline at a chosen look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks_left = 0
+        monkeypatch.setattr(Deadline, "is_over", self.is_over)
+
+    def is_over(self) -> bool:
+        self.looks_left -= 1
+        return self.looks_left < 0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_trainings_stop_at_the_next_epoch_and_go_on_to_the_same_bits(
+    tmp_path: Path, command: Any, clock: Clock, one_thread: None
+) -> None:
+    options = ["train", "--rejector", "rr,ebd", "--epochs", 3, "--device", "cpu", "--jobs", 1, "--stop-after", "25m"]
+    clock.looks_left = 1000
+    assert command(*options, "--out", tmp_path / "whole").code == 0
+    out = tmp_path / "stopped"
+    # A look before each training, and one after each epoch but its last.
+    clock.looks_left = 2
+    answer = command(*options, "--out", out)
+    assert answer.code == 0, answer.err
+    left = "training pgd-at+rr (epoch 2 of 3 is done), training pgd-at+ebd"
+    assert answer.err.splitlines()[-1] == f"stopped after 25m; left: {left}; run the same command again to go on"
+    assert answer.out == ""
+    assert [name.split(".")[1] for name in files(out / "checkpoints")] == ["resume"]
+    clock.looks_left = 2
+    answer = command(*options, "--out", out, "--pack", tmp_path / "zoo")
+    assert answer.code == 0
+    assert answer.out.startswith("pgd-at+rr on digits: epoch ")
+    assert answer.out.count("packed: ") == 1
+    assert "left: training pgd-at+ebd (epoch 1 of 3 is done);" in answer.err
+    clock.looks_left = 1000
+    answer = command(*options, "--out", out)
+    assert answer.code == 0
+    assert "stopped" not in answer.err
+    assert files(out / "checkpoints") == files(tmp_path / "whole" / "checkpoints")
+
+
+def rows(out: Path) -> list[str]:
+    """Return the rows without what may differ between two runs: seconds."""
+    lines = (out / "rows.csv").read_text().splitlines()
+    position = lines[0].split(",").index("deploy_n")
+    return sorted(",".join(line.split(",")[:position]) for line in lines)
+
+
+def test_a_run_stops_before_the_next_cell_and_goes_on_to_the_same_rows(
+    tmp_path: Path, command: Any, clock: Clock
+) -> None:
+    options = ["run", "--rejectors", "rr,confidence", "--attacks", "pgd2", "--limit", 20, "--stop-after", "1h30m"]
+    clock.looks_left = 1000
+    assert command(*options, "--out", tmp_path / "whole").code == 0
+    out, counts = tmp_path / "stopped", []
+    for looks in (0, 3, 1000):
+        clock.looks_left = looks
+        answer = command(*options, "--out", out)
+        assert answer.code == 0, answer.err
+        counts.append(len(rows(out)) - 1)
+        assert ("run the same command again to go on" in answer.err) == (looks < 1000)
+        assert "failed" not in answer.err
+    assert counts[0] == 0
+    assert 0 < counts[1] < counts[2] == 4
+    assert rows(out) == rows(tmp_path / "whole")
+
+
+def test_a_stopped_run_names_what_is_left(tmp_path: Path, command: Any, clock: Clock) -> None:
+    clock.looks_left = 2
+    answer = command(
+        "run",
+        "--rejectors",
+        "rr",
+        "--attacks",
+        "pgd1,pgd2,pgd3,pgd4",
+        "--limit",
+        20,
+        "--out",
+        tmp_path,
+        "--stop-after",
+        "1m",
+    )
+    assert answer.code == 0
+    left = "pgd-at+rr rr pgd1 linf:3/20, pgd-at+rr rr pgd2 linf:3/20, pgd-at+rr rr pgd3 linf:3/20 and 1 more"
+    line = f"stopped after 1m: 4 of 5 cells are left ({left}); run the same command again to go on"
+    assert line in answer.err.splitlines()
+    assert "1 rows in" in answer.out
+
+
+def test_a_wrong_limit_is_refused_before_any_work(tmp_path: Path, command: Any) -> None:
+    for name in ("run", "train"):
+        answer = command(name, "--stop-after", "soon", "--out", tmp_path / "out")
+        assert answer.code == 2
+        assert answer.err == "rrbench: cannot read --stop-after 'soon'; write a time such as 90s, 25m or 1h30m\n"
+    assert not (tmp_path / "out").exists()
