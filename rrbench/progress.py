@@ -36,7 +36,8 @@ class Lines:
 
     def line(self, text: str) -> None:
         """Print a line to stderr."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201  (this is the printer)
+        sys.stderr.write(f"{text}\n")  # in one piece: other threads write too
+        sys.stderr.flush()
 
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:

@@ -15,6 +15,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from rrbench import api, engines, provenance, zoo
+from rrbench.deadline import Deadline
 from rrbench.engines import cluster as engine
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import UseError
@@ -203,6 +204,20 @@ def test_nothing_of_the_run_is_left_behind(survived: Survived) -> None:
     stored = [load_arrays(path) for path in (survived.out / "moved").iterdir()]
     assert len(stored) == 5 + 2 * 2, "what always dies leaves nothing"
     assert {len(arrays["images"]) for arrays in stored} == {16}, "images kept for the worst case are dropped after it"
+
+
+def test_a_time_limit_ends_the_workers_cleanly_and_the_same_run_goes_on(
+    survived: Survived, plugin: Path, tmp_path: Path
+) -> None:
+    heard = Heard([])
+    job = prepare(tmp_path, "pgd3", engine="ray", report=heard, stop_after="1h")
+    job.runner.deadline = Deadline("1h", time.time() + 1)  # a worker takes longer than that to start
+    assert len(api.execute(job, ["a test"])) < 4
+    assert any(line.startswith("stopped after 1h: ") and line.endswith("to go on") for line in heard.lines)
+    assert not any("failed" in line for line in heard.lines)
+    rows = api.execute(prepare(tmp_path, "pgd3", engine="ray"), ["a test"])
+    wanted = [timeless(row) for row in survived.rows if row.attack in ("clean", "pgd3")]
+    assert [timeless(row) for row in rows] == wanted
 
 
 # Wrong use is refused in one line before anything is begun.
