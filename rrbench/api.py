@@ -205,6 +205,8 @@ def run(rejectors: Names = None, attacks: Names = None, **options: Unpack[Option
 class Function(Rejector):
     """A rejector made of a plain function from Outputs to certainty."""
 
+    needs = frozenset({"features"})  # a function cannot say what it reads
+
     function: Callable[[Outputs], Tensor]
 
     def certainty(self, outputs: Outputs) -> Tensor:

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from rrbench.names import show
 
+PROTOCOLS = "rrbench.protocols"
+BY_SETTINGS = "by its settings"
+
 
 @dataclass(frozen=True)
 class Card:
@@ -23,6 +26,7 @@ class Card:
     attributes: dict[str, str] = field(default_factory=dict)  # class variables, as written
     settings: dict[str, str] = field(default_factory=dict)  # {setting: default}; empty for one that must be given
     stands_for: str = ""  # an alias's target
+    methods: frozenset[str] = frozenset()  # those that the class or one of its bases defines, the protocol's own apart
 
 
 class UnreadableError(Exception):
@@ -62,8 +66,8 @@ def _card(module: str, imports: dict[str, str], key: ast.expr | None, item: ast.
         return Card(key.value, package, stands_for=item.value)
     if not isinstance(item, ast.Name):
         raise UnreadableError(module)
-    attributes, settings = _class(imports.get(item.id, module), item.id)
-    return Card(key.value, package, attributes, settings)
+    attributes, settings, methods = _class(imports.get(item.id, module), item.id)
+    return Card(key.value, package, attributes, settings, methods=methods)
 
 
 @cache
@@ -88,8 +92,8 @@ def _source(name: str) -> Path:
     raise UnreadableError(name)
 
 
-def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a class's attributes and settings, inherited ones first, as dataclasses order them."""
+def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str], frozenset[str]]:
+    """Return a class's attributes and settings, inherited ones first, as dataclasses order them, and its methods."""
     tree, imports = _module(module)
     node = next((part for part in tree.body if isinstance(part, ast.ClassDef) and part.name == name), None)
     if node is None:
@@ -98,14 +102,21 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
         return _class(imports[name], name)
     attributes: dict[str, str] = {}
     settings: dict[str, str] = {}
+    methods: set[str] = set()
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id not in ("ABC", "Protocol"):
             inherited = _class(imports.get(base.id, module), base.id)
             attributes |= inherited[0]
             settings |= inherited[1]
+            methods |= inherited[2]
     is_dataclass = any(ast.unparse(decorator).startswith("dataclass") for decorator in node.decorator_list)
     for part in node.body:
-        if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+        if isinstance(part, ast.FunctionDef):
+            if any(ast.unparse(decorator).endswith("property") for decorator in part.decorator_list):
+                attributes[part.name] = _answer(part)
+            elif module != PROTOCOLS:
+                methods.add(part.name)
+        elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
             attributes[part.targets[0].id] = _text(part.value)
         elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
             is_plain = "ClassVar" in ast.unparse(part.annotation) or "init=False" in _text(part.value)
@@ -113,7 +124,15 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
                 settings[part.target.id] = _text(part.value, ":")
             else:
                 attributes[part.target.id] = _text(part.value)
-    return attributes, settings
+    return attributes, settings, frozenset(methods)
+
+
+def _answer(part: ast.FunctionDef) -> str:
+    """Write what a property returns, where that does not depend on the settings."""
+    last = part.body[-1]
+    value = last.value if isinstance(last, ast.Return) else None
+    is_plain = value is not None and not any(isinstance(node, ast.Attribute) for node in ast.walk(value))
+    return _text(value) if is_plain and len(part.body) <= 2 else BY_SETTINGS
 
 
 def _text(value: ast.expr | None, joint: str = ", ") -> str:

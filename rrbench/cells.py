@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from typing import cast
 
 from rrbench.config import MetricSettings, Recipe
-from rrbench.names import Choice, parse_budget, radius_text
-from rrbench.protocols import Attack, Budget, Norm
+from rrbench.names import Choice, parse_budget, radius_text, show
+from rrbench.protocols import Attack, Budget, Norm, Rejector
 from rrbench.registry import build, code, is_ours
 
 
@@ -164,6 +164,24 @@ def plain(value: object) -> object:
     if isinstance(value, Fraction):
         return str(value)
     return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def training_key(rejector: Rejector, name: str) -> str:
+    """Name what a rejector, `name` in its table, does to the weights; equal keys share one checkpoint.
+
+    Empty: nothing. Else its name and every setting that is not the class's default, but those of `after_training`.
+    """
+    if not rejector.has_training():
+        return ""
+    differ = [
+        f"{item.name}={show(value)}"
+        for item in sorted(fields(rejector), key=lambda item: item.name)
+        if item.init
+        and item.name not in rejector.after_training
+        and (value := getattr(rejector, item.name)) != item.default
+    ]
+    name = rejector.trains_as or name
+    return f"{name}({','.join(differ)})" if differ else name
 
 
 def digest(**parts: object) -> str:

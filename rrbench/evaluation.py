@@ -17,6 +17,8 @@ from rrbench.datasets.check import fingerprint
 from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, first_line
+from rrbench.guards import certainties as certainties
+from rrbench.guards import check_alone, checked, fit
 from rrbench.metrics import Metrics, deploy_threshold, measure
 from rrbench.modes import frozen
 from rrbench.names import Choice
@@ -103,16 +105,16 @@ class Subject:
 
     def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
         """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
-        _check_needs(rejector, self.outputs("test"))
-        train = self.batch("train") if "fit" in rejector.needs or is_attacked else None
+        train = self.batch("train") if rejector.has_fit() or is_attacked else None
         if is_attacked and train is None and not rejector.is_probability:
             raise CellError(
                 f"an adaptive attack on {rejector} needs training data (fit_data): its certainty has no scale"
             )
-        if "fit" in rejector.needs and not rejector.fitted:
+        if rejector.has_fit() and not rejector.fitted:
             if train is None:
                 raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
-            rejector.fit(self.outputs("train"), train.labels)
+            fit(rejector, self.outputs("train"), train.labels)
+        check_alone(rejector, self.outputs("test"), self.test().labels)
         return Victim(self.network, rejector, self.calibrate(rejector, train if is_attacked else None))
 
     def calibrate(self, rejector: Rejector, train: Batch | None) -> Calibration:
@@ -125,7 +127,7 @@ class Subject:
         median, scale = float("nan"), float("nan")
         # Differs from the paper: a rejector fitted on the training inputs meets itself there (lid at distance 0), and
         # an attack on that scale would be weak; held-out inputs show the certainty that an attacker must reach.
-        split: Split = "calibration" if "fit" in rejector.needs and calibration is not None else "train"
+        split: Split = "calibration" if rejector.has_fit() and calibration is not None else "train"
         scaling = calibration if split == "calibration" else train
         if train is not None and scaling is not None:
             certainty, correct = self._clean_scores(rejector, split, scaling)
@@ -144,29 +146,9 @@ class Subject:
         return certainties(rejector, outputs, batch.labels), to_numpy(outputs.logits.argmax(1) == batch.labels)
 
 
-def _check_needs(rejector: Rejector, outputs: Outputs) -> None:
-    for need, part in (("features", outputs.features), ("head", outputs.head)):
-        if need in rejector.needs and part.shape[1] == 0:
-            raise CellError(f"{rejector} needs {need}, and this network gives none")
-
-
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
     """Bring a tensor to the host."""
     return tensor.detach().cpu().numpy()
-
-
-@torch.no_grad()
-def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
-    """Return a rejector's scores; anything but one finite number an input is an error."""
-    certainty = rejector.oracle_certainty(outputs, labels)
-    if not isinstance(certainty, Tensor):
-        raise CellError(f"{rejector} gives {type(certainty).__name__} instead of a tensor of scores")
-    if certainty.shape != labels.shape:
-        raise CellError(f"{rejector} gives {tuple(certainty.shape)} scores for {len(labels)} inputs")
-    bad = int((~certainty.isfinite()).sum())
-    if bad:
-        raise CellError(f"{rejector} gives NaN or infinite scores on {bad} inputs")
-    return certainty.double().cpu().numpy()
 
 
 def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
@@ -214,7 +196,8 @@ def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
     """Return an attack of an ensemble, to be run when it is its turn."""
 
     def run(victim: Victim, batch: Batch) -> Moved:
-        return build(Attack, attack)(victim, batch, budget, HashedDraws(derive(seed, "attack", attack.name)))
+        own, draws = build(Attack, attack), HashedDraws(derive(seed, "attack", attack.name))
+        return checked(own, own(victim.seen_by(own), batch, budget, draws), batch, budget)
 
     return run
 
@@ -236,7 +219,7 @@ def run_attack(
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else subject.precision
     counted = Instrumented(subject.attackable(precision), precision, exact=subject.network, watch=True)
-    watched = victim._replace(network=counted)
+    watched = victim._replace(network=counted).seen_by(attack)
     draws = HashedDraws(derive(seed, "attack", name))
     lost: dict[str, str] = {}
     trying = [_noted(label, member, lost) for label, member in members]
@@ -246,8 +229,8 @@ def run_attack(
         # A copy: an attack that writes into its batch must not change what it is judged on.
         batch = Batch(*(part.clone() for part in test.at(piece)))
         if isinstance(attack, Ensemble):
-            return attack.combine(watched, batch, trying)
-        return attack(watched, batch, budget, draws)
+            return checked(attack, attack.combine(watched, batch, trying), batch, budget)
+        return checked(attack, attack(watched, batch, budget, draws), batch, budget)
 
     # Where only the answers must be exact, the way back may be fast.
     with frozen(counted), tf32(precision == "tf32" or subject.precision != "fp32"):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from rrbench.cells import Cell, Plan, Training
+from rrbench.cells import Cell, Plan, Training, training_key
 from rrbench.config import Config
 from rrbench.errors import UseError
 from rrbench.names import Choice, long_form, parse, parse_budget
@@ -162,8 +162,8 @@ def _training(
     # The data set's own budget comes first here: --budgets must not lead to another checkpoint.
     budget = _budgets(home, config, config.dataset(home.name).budgets, request.budgets)[0]
     chooser = choose("attack", recipe.choose_by, config, home.name, {"step": config.step(home.name, budget.norm)})
-    training_key = build(Rejector, rejector).training_key()
-    return Training(home, network, framework, rejector, training_key, recipe, chooser, budget, seed), rejector
+    key = training_key(build(Rejector, rejector), rejector.name)
+    return Training(home, network, framework, rejector, key, recipe, chooser, budget, seed), rejector
 
 
 def _budgets(dataset: Choice, config: Config, *sources: Sequence[str] | None) -> list[Budget]:

@@ -6,17 +6,17 @@ No plugin sees the configuration, the store or another plugin.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.errors import CellError
-from rrbench.names import show
+from rrbench.seals import Hidden, sealed
 
 Norm = Literal["linf", "l2"]
 Split = Literal["train", "calibration", "test"]
@@ -97,10 +97,15 @@ class Draws(Protocol):
 
 @dataclass
 class Rejector(ABC):
-    """Gives each input a certainty; only `certainty` must be written."""
+    """Gives each input a certainty; only `certainty` must be written.
+
+    Overriding is the declaration: what has a `fit` is fitted, what has a `build_head` or a `training_loss` is trained.
+    """
 
     frameworks: ClassVar[tuple[str, ...]] = ()  # empty: any
-    needs: ClassVar[frozenset[str]] = frozenset()  # of {"features", "head", "fit"}
+    needs: ClassVar[frozenset[str]] = frozenset()  # of {"features"}: what is not named cannot be read
+    after_training: ClassVar[frozenset[str]] = frozenset()  # settings that only read the trained network
+    trains_as: ClassVar[str] = ""  # the name of the rejector whose training this class inherits unchanged
     is_oracle: ClassVar[bool] = False  # looks at the label: a bound, not a defence
     own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold
     paper: ClassVar[str] = ""  # authors, year, arXiv number
@@ -113,18 +118,6 @@ class Rejector(ABC):
     def is_probability(self) -> bool:
         """Whether certainty lies in [0, 1]; a subclass may write `is_probability = True`."""
         return False
-
-    def training_key(self) -> str:
-        """Name what changes the weights; equal keys share one checkpoint, empty shares the plain one."""
-        return ""
-
-    def keyed(self, name: str, *settings: str) -> str:
-        """Write a training key: `name` and those of `settings` that differ from their class's default."""
-        defaults = {item.name: item.default for item in fields(self)}
-        differ = [
-            f"{key}={show(getattr(self, key))}" for key in sorted(settings) if getattr(self, key) != defaults[key]
-        ]
-        return f"{name}({','.join(differ)})" if differ else name
 
     def build_head(self, width: int, classes: int) -> nn.Module | None:
         """Build the extra head fed by the features, if the rejector has one."""
@@ -145,17 +138,52 @@ class Rejector(ABC):
         """Return the certainty when the label is known; only oracles override it."""
         return self.certainty(outputs)
 
+    @classmethod
+    def has_fit(cls) -> bool:
+        """Tell whether it is fitted on clean training outputs."""
+        return cls.fit is not Rejector.fit
+
+    @classmethod
+    def has_head(cls) -> bool:
+        """Tell whether it builds a head."""
+        return cls.build_head is not Rejector.build_head
+
+    @classmethod
+    def has_training(cls) -> bool:
+        """Tell whether it changes the weights: such a rejector has a checkpoint of its own."""
+        return cls.has_head() or cls.training_loss is not Rejector.training_loss
+
+    def shown(self, outputs: Outputs) -> Outputs:
+        """Return outputs of which this rejector can read what it declares, and nothing else."""
+        features, logits, head = outputs
+        name = type(self).__name__
+        if "features" not in self.needs:
+            features = sealed(f"{name} reads features: write needs = frozenset({{'features'}})")
+        elif not features.shape[1]:
+            features = sealed(f"{name} needs features, and this network gives none")
+        # A head that is there was built by this rejector, or by whoever brought the network.
+        if not head.shape[1]:
+            reason = "this network gives none" if self.has_head() else "builds none: write build_head"
+            head = sealed(f"{name} needs head, and {reason}")
+        return Outputs(features, logits, head)
+
 
 class Victim(NamedTuple):
-    """Network and rejector together: what an attack attacks."""
+    """Network and rejector together: what an attack attacks, and what a framework trains."""
 
     network: Network
     rejector: Rejector
     calibration: Calibration | None = None  # None while training
 
     def certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """Return the rejector's certainty, an oracle's included."""
-        return self.rejector.oracle_certainty(outputs, labels)
+        """Return the rejector's certainty, an oracle's included, with a gradient wherever the logits have one."""
+        certainty = self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
+        if outputs.logits.requires_grad and torch.is_grad_enabled() and not certainty.requires_grad:
+            # An objective's other terms have one: the ascent would go on without the rejector and look adaptive.
+            raise CellError(
+                f"the certainty of {self.rejector!r} has no gradient: it cannot be attacked by following one"
+            )
+        return certainty
 
     def log_certainty(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return (log R, log(1 - R)), R the certainty brought into [0, 1] so that any rejector can be attacked.
@@ -171,6 +199,18 @@ class Victim(NamedTuple):
         standard = (certainty - self.calibration.median) / self.calibration.scale
         return F.logsigmoid(standard), F.logsigmoid(-standard)
 
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        """Return the total loss of a step: the framework's own, with the rejector's share."""
+        return self.rejector.training_loss(self.rejector.shown(outputs), labels, classifier_loss)
+
+    def seen_by(self, attack: "Attack") -> "Victim":
+        """Return the victim as an attack may see it: of a blind one's, the network alone."""
+        if attack.is_adaptive:
+            return self
+        # Typed as anything: it stands in both places, and is none of the two.
+        hidden: Any = Hidden(f"{type(attack).__name__} reads the rejector: write is_adaptive = True")
+        return Victim(self.network, hidden, hidden)
+
 
 class Moved(NamedTuple):
     """What an attack answers."""
@@ -181,16 +221,27 @@ class Moved(NamedTuple):
 
 
 class Attack(ABC):
-    """Moves images within a budget; a frozen dataclass."""
+    """Moves images within a budget; a frozen dataclass.
 
-    is_adaptive: ClassVar[bool] = False  # looks at the rejector; otherwise one run serves all rejectors
-    norms: ClassVar[frozenset[str]] = frozenset({"linf", "l2"})  # empty: the attack has no budget at all
+    What may depend on settings is a property here; a class for which it does not writes `is_adaptive = True`.
+    """
+
     needs_budget: ClassVar[bool] = True  # False: minimal distortion, or no attack
     expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): left out, one cell for each
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does
     cost: ClassVar[str] = ""  # gradients an image, in words
     is_mixture: ClassVar[bool] = False  # answers with the clean image where it fails: its scores mix both kinds
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether it looks at the rejector; otherwise it cannot, and one run serves all rejectors."""
+        return False
+
+    @property
+    def norms(self) -> frozenset[str]:
+        """The norms of its budgets; empty: it has no budget at all."""
+        return frozenset({"linf", "l2"})
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:

@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rrbench.config import KINDS, Config
-from rrbench.errors import UseError, first_line
+from rrbench.contract import BASES, check_entry, check_inherited
+from rrbench.errors import CellError, UseError, first_line
 from rrbench.names import Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
 
 Plugin = TypeVar("Plugin", Rejector, Attack, Framework, DataSource, NetworkSource)
-BASES: dict[str, type] = {
-    "rejector": Rejector,
-    "attack": Attack,
-    "framework": Framework,
-    "dataset": DataSource,
-    "network": NetworkSource,
-}
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ def table(kind: str) -> Table:
         try:
             rows = dict(entry.load())
             for name, value in rows.items():
-                _check(kind, name, value)
+                check_entry(kind, name, value)
         except Exception as error:  # whatever a plugin raises, only that plugin is lost
             reason = f"{type(error).__name__}: {first_line(error)}"
             warnings.warn(f"plugin {package!r} is disabled: {entry.value}: {reason}", stacklevel=2)
@@ -62,20 +56,13 @@ def table(kind: str) -> Table:
                 aliases[name] = value
             else:
                 classes[name] = value
+    for name in list(classes):
+        try:
+            check_inherited(classes, name)
+        except TypeError as error:
+            warnings.warn(f"plugin {owners[name]!r} goes without {name!r}: {error}", stacklevel=2)
+            del classes[name]
     return Table(kind, classes, aliases, owners)
-
-
-def _check(kind: str, name: object, value: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"the table's key {name!r} is no name")
-    if isinstance(value, str):
-        return
-    if not (isinstance(value, type) and issubclass(value, BASES[kind])):
-        raise TypeError(f"{name!r} is {value!r}, not a subclass of {BASES[kind].__name__}")
-    undefined = getattr(value, "__abstractmethods__", ())
-    if undefined:
-        raise TypeError(f"{name!r} does not define {', '.join(sorted(undefined))}")
-    settings_of(value)
 
 
 def find(kind: str, name: str) -> type:
@@ -149,5 +136,12 @@ def build(base: type[Plugin], choice: Choice) -> Plugin:
     plugin = find(kind, choice.name)
     try:
         return cast(Plugin, plugin(**dict(choice.settings)))
-    except (ValueError, TypeError) as error:
-        raise UseError(f"{kind} {choice}: {error}") from None
+    except (UseError, CellError):
+        raise
+    except Exception as error:  # a plugin may refuse in any way
+        reason = (
+            first_line(error)
+            if isinstance(error, ValueError | TypeError)
+            else f"{type(error).__name__}: {first_line(error)}"
+        )
+        raise UseError(f"{kind} {choice}: {reason}") from None

@@ -122,7 +122,10 @@ class Supply:
         """Build a cell's network and put the checkpoint's weights into it."""
         info = build(DataSource, cell.training.dataset).info
         network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
-        load_weights(network, checkpoint)
+        try:
+            load_weights(network, checkpoint)
+        except UseError as error:  # of this network and this head: other checkpoints' cells go on
+            raise CellError(str(error)) from None
         network = place(network, self.device)
         return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
 

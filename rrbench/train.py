@@ -24,6 +24,7 @@ from rrbench.devices import Instrumented, Precision, describe, make_twin, place,
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError
 from rrbench.files import Files
+from rrbench.guards import checked
 from rrbench.modes import frozen
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
@@ -196,7 +197,8 @@ def accuracies(
 
     def attacked(piece: slice) -> tuple[Tensor, ...]:
         batch = judged.at(piece)
-        images = attack(Victim(model, rejector), batch, training.budget, draws).images
+        answer = attack(Victim(model, rejector).seen_by(attack), batch, training.budget, draws)
+        images = checked(attack, answer, batch, training.budget).images
         with torch.no_grad():
             return (model(images).logits,)
 

@@ -129,7 +129,7 @@ class Verifier:
         if not np.array_equal(scores.prediction, scores.logits.argmax(1)):
             self._problem(record, "predictions are not the largest logits")
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-        if not rejector.needs & {"features", "fit"}:
+        if "features" not in rejector.needs and not rejector.has_fit():
             logits, head = torch.from_numpy(scores.logits), torch.from_numpy(scores.head)
             outputs = Outputs(logits[:, :0], logits, head)
             if not np.allclose(
@@ -201,7 +201,7 @@ class Verifier:
             self._rerun(record, subject, scores)
         elif is_here:
             rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-            if "fit" in rejector.needs:
+            if rejector.has_fit():
                 self.findings.unfitted += 1
             else:
                 self._check_threshold(record, subject.calibrate(rejector, None), scores)

@@ -119,8 +119,6 @@ class Wrong(Rejector):
 class Unfit(Rejector):
     """Cannot be fitted."""
 
-    needs = frozenset({"fit"})
-
     def fit(self, clean: Outputs, labels: Tensor) -> None:
         raise ValueError("too few examples")
 

@@ -11,7 +11,6 @@ from typing import Literal
 from torch import Tensor
 
 from rrbench.ascent import Keep, Score, Select, cross_entropy, search
-from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench_attacks.objectives import best_other, other_class
 from rrbench_attacks.pgd import check_effort, step_size
@@ -19,25 +18,16 @@ from rrbench_attacks.pgd import check_effort, step_size
 Objective = Literal["ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"]
 
 
-def log_certainty(victim: Victim, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (log R, log(1 - R)), with a gradient wherever the logits have one."""
-    log_r, log_not_r = victim.log_certainty(outputs, labels)
-    if outputs.logits.requires_grad and not log_r.requires_grad:
-        # The classifier term has one: the ascent would go on as plain PGD and look adaptive.
-        raise CellError("this certainty has no gradient: it cannot be attacked by gradient ascent")
-    return log_r, log_not_r
-
-
 def log_rejector(victim: Victim) -> Score:
     """Return log R: makes the rejector certain."""
-    return lambda outputs, labels: log_certainty(victim, outputs, labels)[0]
+    return lambda outputs, labels: victim.log_certainty(outputs, labels)[0]
 
 
 def rectified_bce(victim: Victim) -> Score:
     """Return BCE(R, t): moves R away from the true class's probability t."""
 
     def bce(outputs: Outputs, labels: Tensor) -> Tensor:
-        log_r, log_not_r = (part.clamp_min(-100) for part in log_certainty(victim, outputs, labels))
+        log_r, log_not_r = (part.clamp_min(-100) for part in victim.log_certainty(outputs, labels))
         target = outputs.logits.detach().double().softmax(1).gather(1, labels[:, None]).squeeze(1)
         return -(target * log_r + (1 - target) * log_not_r)
 

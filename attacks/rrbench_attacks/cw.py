@@ -109,7 +109,7 @@ class CarliniWagner(Attack):
             raise ValueError("c0 and learning_rate must be above 0, and steps and searches at least 1")
 
     @property
-    def is_adaptive(self) -> bool:  # type: ignore[override]  # here it depends on a setting
+    def is_adaptive(self) -> bool:
         """Tell whether the attack looks at the rejector."""
         return self.goal == "adaptive"
 
@@ -170,8 +170,6 @@ class CarliniWagner(Attack):
                 certainty = record.certainty(outputs, labels)
                 shortfall = F.relu(margin(outputs.logits, labels))
                 if record.floor != WRONG:
-                    if not certainty.requires_grad:
-                        raise CellError("this certainty has no gradient: it cannot be attacked by gradient descent")
                     shortfall = shortfall + F.relu(record.floor - certainty)
                 loss = self.penalty(moved - images) + weight * shortfall
                 (gradient,) = torch.autograd.grad(loss.sum(), offset)

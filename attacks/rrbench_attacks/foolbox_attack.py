@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -44,12 +45,17 @@ class Foolbox(Attack):
     name: str  # without the ending `Attack`; arguments in brackets
 
     def __post_init__(self) -> None:
+        if not self.norms:
+            distance = getattr(self.build("l2"), "distance", None)
+            raise ValueError(
+                f"it works in {f'the {distance}' if distance else 'no distance at all'}; budgets are in linf or l2"
+            )
+
+    @cached_property
+    def norms(self) -> frozenset[str]:
+        """Those that its distance has."""
         distances = {norm: getattr(self.build(norm), "distance", None) for norm in ORDERS}
-        norms = frozenset(norm for norm, distance in distances.items() if distance and distance.p == ORDERS[norm])
-        if not norms:
-            own = f"the {distances['l2']}" if distances["l2"] else "no distance at all"
-            raise ValueError(f"it works in {own}; budgets are in linf or l2")
-        object.__setattr__(self, "norms", norms)  # of this attack, where the class only knows that it has some
+        return frozenset(norm for norm, distance in distances.items() if distance and distance.p == ORDERS[norm])
 
     def build(self, norm: str) -> Any:
         """Make the foolbox attack; a wrong name or argument answers with near ones."""

@@ -98,8 +98,6 @@ class Hunt:
             found = right & refused
             self.keep(rows[found], images[found], moved.detach()[found])
             if not is_last:
-                if not certainty.requires_grad:
-                    raise CellError("this certainty has no gradient: it cannot be attacked by gradient descent")
                 with torch.enable_grad():
                     objective = torch.where(right, -certainty, margin(outputs.logits, labels))
                     (gradient,) = torch.autograd.grad(objective.sum(), moved)

@@ -17,13 +17,8 @@ class Atro(Rejector):
     """Certainty is the raw rejection function a; its tanh, which the loss sees, has the same order but ties."""
 
     frameworks = ("atro",)
-    needs = frozenset({"head"})
     paper = "Kato et al. 2020, arXiv 2010.12905"
     scores = "the rejection function before its tanh"
-
-    def training_key(self) -> str:
-        """Name the head."""
-        return "atro"
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the head that gives the rejection function before its tanh."""
@@ -65,7 +60,7 @@ class AtroTraining(InnerPgd):
         outputs = victim.network(self.move(victim.network, batch, draws))
         loss = F.cross_entropy(outputs.logits, batch.labels)
         loss = loss + self.weight * self.max_hinge(outputs, batch.labels).mean()
-        return victim.rejector.training_loss(outputs, batch.labels, loss)
+        return victim.training_loss(outputs, batch.labels, loss)
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
         """Climb the max-hinge loss."""

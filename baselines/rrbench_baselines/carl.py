@@ -18,15 +18,11 @@ class Carl(Rejector):
     """Certainty falls with q_abs, the probability of the abstain class beside the K classes."""
 
     frameworks = ("carl",)
-    needs = frozenset({"head"})
+    after_training = frozenset({"sign"})
     paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
     scores = "log-odds of not abstaining"
 
     sign: Literal["-q_abs", "+q_abs"] = "-q_abs"  # +q_abs: as released with RR, abstaining counts as certain
-
-    def training_key(self) -> str:
-        """Name the head; `sign` only reads it."""
-        return "carl"
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the head that gives the abstain logit."""
@@ -60,7 +56,7 @@ class CarlTraining(InnerPgd):
         loss = F.cross_entropy(outputs.logits, batch.labels)
         loss = loss + self.weight * abstain_loss(outputs, batch.labels).mean()
         loss = loss + self.penalty * self.slope(victim.network, batch)
-        return victim.rejector.training_loss(outputs, batch.labels, loss)
+        return victim.training_loss(outputs, batch.labels, loss)
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
         """Climb the abstain loss."""

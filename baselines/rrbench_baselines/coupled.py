@@ -15,6 +15,8 @@ from rrbench_baselines.rr import RR
 class Coupled(RR):
     """Certainty is the smaller of Con - gamma and R-Con - 1/2; positive means accepted, at no tuned threshold."""
 
+    trains_as = "rr"
+    after_training = frozenset({"score", "gamma"})
     is_probability = False
     own_threshold = torch.finfo(torch.float32).tiny  # the rule is strict: exactly 0 is rejected
     scores = "min(confidence - gamma, R-Con - 1/2) on RR's network; accepts above 0"

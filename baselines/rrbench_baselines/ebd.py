@@ -20,10 +20,6 @@ class Ebd(Rejector):
     m_out: float = 3.0
     weight: float = 0.1
 
-    def training_key(self) -> str:
-        """Name the margins and the weight where they are not the paper's."""
-        return self.keyed("ebd", "m_in", "m_out", "weight")
-
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
         """Add both hinge terms, squared; nothing when the batch is all right or all wrong."""
         certainty = self.certainty(outputs)

@@ -23,7 +23,7 @@ class Gda(Rejector):
     Differs from the paper: one layer, no input preprocessing and no logistic regression, as in Pang et al. 2022.
     """
 
-    needs = frozenset({"features", "fit"})
+    needs = frozenset({"features"})
     paper = "Lee et al. 2018, arXiv 1807.03888"
     scores = "minus the squared Mahalanobis distance to the nearest class, one covariance for all"
 

@@ -18,7 +18,7 @@ class Kd(Rejector):
     ours: it keeps the order, where the density of far inputs would underflow to a tie at 0.
     """
 
-    needs = frozenset({"features", "fit"})
+    needs = frozenset({"features"})
     paper = "Feinman et al. 2017, arXiv 1703.00410"
     scores = "log of the mean of exp(-g distance^2) to training features of the predicted class"
 

@@ -19,7 +19,7 @@ class Lid(Rejector):
     logistic regression on top, as in Pang et al. 2022. No neighbour is dropped as the query itself.
     """
 
-    needs = frozenset({"features", "fit"})
+    needs = frozenset({"features"})
     paper = "Ma et al. 2018, arXiv 1801.02613"
     scores = "minus the local intrinsic dimension among the k nearest training features"
 

@@ -15,7 +15,7 @@ from rrbench_baselines.head import rejection_head
 class RR(Rejector):
     """Certainty is R-Con: confidence times A, where A (the head) learns p[true] / p[predicted]."""
 
-    needs = frozenset({"head"})
+    after_training = frozenset({"score"})
     paper = "Pang et al. 2022, arXiv 2105.14785"
     scores = "R-Con: confidence times the head's rectification A"
 
@@ -32,10 +32,6 @@ class RR(Rejector):
     def is_probability(self) -> bool:
         """All but the difference, which may be negative, are products of probabilities."""
         return self.score == "con" or self.form != "difference"
-
-    def training_key(self) -> str:
-        """Name the settings that the loss uses; `score` only reads the trained network."""
-        return self.keyed("rr", "form", "stop_gradient", "tau", "weight")
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the head that gives A before its sigmoid."""

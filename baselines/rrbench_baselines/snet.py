@@ -18,17 +18,12 @@ class Snet(Rejector):
     """
 
     frameworks = ("pgd-at", "standard")  # its loss takes the place of the framework's: TRADES or CCAT would be lost
-    needs = frozenset({"head"})
     is_probability = True
     paper = "Geifman & El-Yaniv 2019, arXiv 1901.09192"
     scores = "the selector g"
 
     weight: float = 8.0
     coverage: float = 0.7
-
-    def training_key(self) -> str:
-        """Name weight and coverage where they are not the paper's."""
-        return self.keyed("snet", "coverage", "weight")
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the selector and the auxiliary classifier."""

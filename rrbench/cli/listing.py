@@ -13,6 +13,7 @@ KINDS = {
     "datasets": "dataset",
     "networks": "network",
 }
+BROUGHT = {"fit": "fit", "build_head": "head", "training_loss": "loss"}  # by its methods
 ONE_LINE = ("scores", "maximises", "minimises", "about")
 
 
@@ -49,6 +50,7 @@ def _plugins(kind: str) -> None:
         about = next((card.attributes[key] for key in ONE_LINE if card.attributes.get(key)), "")
         facts = {
             "needs": card.attributes.get("needs", ""),
+            "brings": ", ".join(word for method, word in BROUGHT.items() if method in card.methods),
             "trained with": card.attributes.get("frameworks", ""),
             "cost": card.attributes.get("cost", ""),
             "paper": card.attributes.get("paper", ""),

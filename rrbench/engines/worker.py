@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from rrbench import provenance
+from rrbench.contract import BASES
 from rrbench.devices import tell_compiling
 from rrbench.errors import UseError
 from rrbench.progress import PassedOn
-from rrbench.registry import BASES, table
+from rrbench.registry import table
 from rrbench.runner import Runner
 from rrbench.units import Unit
 

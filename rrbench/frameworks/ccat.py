@@ -52,7 +52,7 @@ class Ccat(Framework):
             clean, outputs = both.at(slice(half)), both.at(slice(half, None))
             total = F.cross_entropy(clean.logits, batch.labels[:half], reduction="sum")
             loss = (total + self.fading_loss(outputs, moved, attacked).sum()) / batch.size
-        return victim.rejector.training_loss(outputs, attacked.labels, loss)
+        return victim.training_loss(outputs, attacked.labels, loss)
 
     def fading_loss(self, outputs: Outputs, moved: Tensor, batch: Batch) -> Tensor:
         """Return KL from the faded label; cross-entropy with it differs by a constant only."""

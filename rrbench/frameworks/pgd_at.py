@@ -23,7 +23,7 @@ class PgdAt(InnerPgd):
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
         """Attack, then return cross-entropy on the moved images with the rejector's share."""
         outputs = victim.network(self.move(victim.network, batch, draws))
-        return victim.rejector.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
+        return victim.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
         """Climb cross-entropy."""

@@ -18,7 +18,7 @@ class Standard(Framework):
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
         """Return cross-entropy with the rejector's share."""
         outputs = victim.network(batch.images)
-        return victim.rejector.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
+        return victim.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
 
     def gradients_per_image(self) -> int:
         """Return 1, the weight update."""

@@ -30,7 +30,7 @@ class Trades(InnerPgd):
         clean = victim.network(batch.images)
         loss = F.cross_entropy(clean.logits, batch.labels)
         loss = loss + self.beta * divergence(clean.logits, outputs.logits).mean()
-        return victim.rejector.training_loss(outputs, batch.labels, loss)
+        return victim.training_loss(outputs, batch.labels, loss)
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
         """Climb the divergence from the clean answer, which stays fixed."""

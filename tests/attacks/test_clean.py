@@ -19,7 +19,7 @@ def test_the_images_come_back_as_they_are_and_the_network_is_not_asked(patterns:
 
 
 def test_it_has_no_norm_no_budget_and_no_cost() -> None:
-    assert not Clean.norms
+    assert not Clean().norms
     assert not Clean.needs_budget
-    assert not Clean.is_adaptive
+    assert not Clean().is_adaptive
     assert Clean().gradients_per_image(10) == 0

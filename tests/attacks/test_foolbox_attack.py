@@ -211,7 +211,6 @@ def test_the_attack_decides_which_norms_there_are() -> None:
     assert Foolbox("GaussianBlur").norms == {"linf", "l2"}
     assert Foolbox("HopSkipJump").norms == {"l2"}
     assert Foolbox("HopSkipJump(constraint:linf)").norms == {"linf"}
-    assert Foolbox.norms == {"linf", "l2"}
 
 
 @pytest.mark.parametrize(

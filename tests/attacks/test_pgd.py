@@ -238,7 +238,7 @@ def test_the_rejector_is_not_looked_at(network: nn.Module, patterns: Batch) -> N
         attack(Victim(network, rejector), patterns, BUDGETS["linf"], DRAWS) for rejector in (Confidence(), Ebd())
     ]
     assert torch.equal(answers[0].images, answers[1].images)
-    assert not Pgd.is_adaptive
+    assert not attack.is_adaptive
 
 
 # The step.

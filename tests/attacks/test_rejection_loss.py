@@ -142,7 +142,7 @@ def test_every_rejector_can_be_attacked(
     network, batch = build_network(rejector), patterns.at(slice(6))
     with torch.no_grad():
         clean = network(patterns.images)
-        if "fit" in rejector.needs:
+        if rejector.has_fit():
             rejector.fit(clean, patterns.labels)
         certainty = rejector.oracle_certainty(clean, patterns.labels).double()
     low, median, high = certainty.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)).tolist()

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from rrbench.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence, probabilities
 
@@ -44,7 +45,7 @@ def test_extreme_logits_give_one_and_not_nan() -> None:
 
 
 def test_it_shares_the_plain_checkpoint_whatever_its_temperature() -> None:
-    assert Confidence(tau=0.25).training_key() == ""
+    assert training_key(Confidence(tau=0.25), "confidence") == ""
     loss = torch.tensor(1.5)
     assert Confidence().training_loss(says([[1.0, 0.0]]), torch.tensor([0]), loss) is loss
     assert Confidence().build_head(8, 3) is None

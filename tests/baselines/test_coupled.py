@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from rrbench.cells import training_key
 from rrbench.draws import HashedDraws
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import probabilities
@@ -61,5 +62,5 @@ def test_points_of_small_error_are_told_apart_with_certainty() -> None:
 
 
 def test_it_judges_the_network_of_rr() -> None:
-    assert Coupled(gamma=0.9).training_key() == RR().training_key() == "rr"
+    assert training_key(Coupled(gamma=0.9), "coupled") == training_key(RR(), "rr") == "rr"
     assert not Coupled().is_probability

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rrbench.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.ebd import Ebd
 
@@ -70,6 +71,6 @@ def test_huge_logits_do_not_overflow() -> None:
 
 
 def test_the_training_key_names_what_is_not_the_paper_s() -> None:
-    assert Ebd().training_key() == "ebd"
-    assert Ebd(m_in=23.0, m_out=5.0, weight=1.0).training_key() == "ebd(m_in=23,m_out=5,weight=1)"
+    assert training_key(Ebd(), "ebd") == "ebd"
+    assert training_key(Ebd(m_in=23.0, m_out=5.0, weight=1.0), "ebd") == "ebd(m_in=23,m_out=5,weight=1)"
     assert not Ebd().is_probability

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.cells import training_key
 from rrbench.draws import HashedDraws
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
@@ -220,10 +221,16 @@ def test_it_is_called_a_probability_where_it_is_one(form: Form, score: Literal["
 
 
 def test_score_and_gamma_share_a_checkpoint_and_what_the_loss_uses_does_not() -> None:
-    assert RR().training_key() == RR(score="con").training_key() == Coupled(gamma=0.8).training_key() == "rr"
-    assert RR(tau=0.5).training_key() == Coupled(tau=0.5).training_key() == "rr(tau=0.5)"
     assert (
-        RR(form="head", stop_gradient=False, weight=2.0).training_key() == "rr(form=head,stop_gradient=false,weight=2)"
+        training_key(RR(), "rr")
+        == training_key(RR(score="con"), "rr")
+        == training_key(Coupled(gamma=0.8), "coupled")
+        == "rr"
+    )
+    assert training_key(RR(tau=0.5), "rr") == training_key(Coupled(tau=0.5), "coupled") == "rr(tau=0.5)"
+    assert (
+        training_key(RR(form="head", stop_gradient=False, weight=2.0), "rr")
+        == "rr(form=head,stop_gradient=false,weight=2)"
     )
 
 

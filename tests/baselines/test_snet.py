@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rrbench.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.snet import Snet
 
@@ -123,5 +124,5 @@ def test_a_batch_of_one_has_a_loss_and_one_certainty() -> None:
 
 
 def test_the_training_key_names_what_is_not_the_paper_s() -> None:
-    assert Snet().training_key() == "snet"
-    assert Snet(coverage=0.8, weight=32.0).training_key() == "snet(coverage=0.8,weight=32)"
+    assert training_key(Snet(), "snet") == "snet"
+    assert training_key(Snet(coverage=0.8, weight=32.0), "snet") == "snet(coverage=0.8,weight=32)"

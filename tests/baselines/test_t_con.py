@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from rrbench.cells import training_key
 from rrbench.draws import HashedDraws
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
@@ -53,4 +54,4 @@ def test_without_labels_it_refuses() -> None:
 
 
 def test_it_shares_the_plain_checkpoint_whatever_its_temperature() -> None:
-    assert TCon(tau=0.25).training_key() == ""
+    assert training_key(TCon(tau=0.25), "t-con") == ""

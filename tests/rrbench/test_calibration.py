@@ -27,8 +27,6 @@ class Largest(Rejector):
 
 @dataclass
 class Fitted(Largest):
-    needs = frozenset({"fit"})
-
     def fit(self, clean: Outputs, labels: Tensor) -> None:
         self.fitted = {"seen": clean.logits}
 

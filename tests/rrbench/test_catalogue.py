@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from rrbench.catalogue import Card, cards
+from rrbench.catalogue import BY_SETTINGS, Card, cards
 from rrbench.cli import app
 from rrbench.errors import UseError
 from rrbench.names import settings_of, show
@@ -61,7 +61,10 @@ def test_cards_tell_settings_from_class_variables() -> None:
     rr, adaptive, corrupted = by_name("rejector")["rr"], by_name("attack")["adaptive"], by_name("dataset")["cifar10-c"]
     assert rr.settings["form"] == "product"
     assert rr.settings["stop_gradient"] == "true"
-    assert rr.attributes["needs"] == "head"
+    assert rr.attributes["needs"] == ""
+    assert {"build_head", "training_loss"} <= rr.methods
+    assert "fit" not in rr.methods
+    assert {"build_head", "training_loss"} <= by_name("rejector")["coupled"].methods, "inherited"
     assert by_name("rejector")["snet"].attributes["frameworks"] == "pgd-at, standard"
     assert list(adaptive.settings)[:2] == ["objective", "eta"]
     assert adaptive.settings["objective"] == ""
@@ -69,6 +72,18 @@ def test_cards_tell_settings_from_class_variables() -> None:
     assert corrupted.settings == {"corruption": "", "severity": "none"}
     assert corrupted.attributes["trains_as"] == "cifar10"
     assert by_name("framework")["pgd-at"].settings["eps"] == "8/255"
+
+
+def test_a_fact_is_read_from_a_variable_or_from_a_plain_property() -> None:
+    attacks = by_name("attack")
+    assert attacks["pgd"].attributes["is_adaptive"] == "false"
+    assert attacks["adaptive"].attributes["is_adaptive"] == "true"
+    assert attacks["cw-l2"].attributes["is_adaptive"] == BY_SETTINGS
+    assert attacks["pgd"].attributes["norms"] == "linf, l2"
+    assert attacks["cw-l2"].attributes["norms"] == "l2"
+    assert attacks["foolbox"].attributes["norms"] == BY_SETTINGS
+    assert by_name("rejector")["coupled"].attributes["is_probability"] == "false"
+    assert by_name("rejector")["rr"].attributes["is_probability"] == BY_SETTINGS
 
 
 def test_each_card_names_its_package_and_a_broken_table_is_a_card_of_its_own() -> None:
@@ -140,7 +155,7 @@ def listed(what: str) -> str:
 def test_the_list_shows_settings_what_is_scored_and_where_it_is_from() -> None:
     shown = listed("rejectors")
     assert "lid(k=600, references=10000)\n    minus the local intrinsic dimension" in shown
-    assert "\n    needs: features, fit; paper: Ma et al. 2018, arXiv 1801.02613\n" in shown
+    assert "\n    needs: features; brings: fit; paper: Ma et al. 2018, arXiv 1801.02613\n" in shown
     assert "r-con-sub\n    the same as rr(form=difference)\n" in shown
     assert "outside-gap(scale=1)\n    gap between the two largest logits\n    from: outside-rrbench\n" in shown
     assert "pgd(steps, restarts=1, step=none, keep=last, select=ce)\n" in listed("attacks")

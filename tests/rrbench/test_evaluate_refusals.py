@@ -167,7 +167,7 @@ def test_nan_logits_are_one_clear_line() -> None:
 @pytest.mark.parametrize(
     ("rejector", "line"),
     [
-        (lambda outputs: outputs.logits, "scores for 200 inputs"),
+        (lambda outputs: outputs.logits, "(8, 2) scores for 8 inputs"),
         (lambda outputs: outputs.logits[:, 0] * float("nan"), "NaN"),
         (lambda outputs: None, "score"),
     ],

@@ -1,0 +1,96 @@
+"""What a class must be to be a plugin, as far as the class alone shows it: looked at when its table is loaded."""
+
+import inspect
+from collections.abc import Mapping
+from typing import get_args
+
+from rrbench.names import settings_of
+from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Norm, Rejector
+
+BASES: dict[str, type] = {
+    "rejector": Rejector,
+    "attack": Attack,
+    "framework": Framework,
+    "dataset": DataSource,
+    "network": NetworkSource,
+}
+NEEDS = {"features"}
+
+
+def check_entry(kind: str, name: object, value: object) -> None:
+    """Refuse a table's line; a text stands for another entry and is looked at when it is used."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"the table's key {name!r} is no name")
+    if isinstance(value, str):
+        return
+    if not (isinstance(value, type) and issubclass(value, BASES[kind])):
+        raise TypeError(f"{name!r} is {value!r}, not a subclass of {BASES[kind].__name__}")
+    undefined = getattr(value, "__abstractmethods__", ())
+    if undefined:
+        raise TypeError(f"{name!r} does not define {', '.join(sorted(undefined))}")
+    check_class(value)
+
+
+def check_class(plugin: type) -> None:
+    """Refuse a class that would be misunderstood: one line with the class and what to write."""
+    name = plugin.__name__
+    for base in plugin.__mro__:
+        own = [key for key, hint in inspect.get_annotations(base).items() if "ClassVar" not in str(hint)]
+        if own and base not in BASES.values() and "__dataclass_params__" not in vars(base):
+            raise TypeError(
+                f"{base.__name__} has settings ({', '.join(own)}) and is no dataclass: write @dataclass above"
+            )
+    settings = settings_of(plugin)
+    for base in (Rejector, Attack, Framework):
+        for fact in _facts(base) & settings.keys() if issubclass(plugin, base) else ():
+            raise TypeError(f"{name}.{fact} has a type, which makes it a setting: write {fact} = ... without one")
+    if issubclass(plugin, Rejector):
+        _check_rejector(plugin, set(settings))
+    if issubclass(plugin, Attack):
+        _check_attack(plugin)
+
+
+def _facts(base: type) -> set[str]:
+    """Return what a base class says of itself in variables and properties."""
+    return {
+        key
+        for key, value in vars(base).items()
+        if not key.startswith("_") and not inspect.isfunction(value) and not isinstance(value, classmethod)
+    }
+
+
+def _check_rejector(plugin: type[Rejector], settings: set[str]) -> None:
+    name = plugin.__name__
+    if hasattr(plugin, "training_key"):
+        raise TypeError(
+            f"{name} writes training_key, which rrbench makes itself now: delete it, and name in after_training "
+            "the settings that change neither the head nor the loss"
+        )
+    for what in ("needs", "after_training"):
+        if not isinstance(getattr(plugin, what), frozenset | set):
+            raise TypeError(f"{name}.{what} must be a set of names: write {what} = frozenset({{...}})")
+    for need in sorted(plugin.needs - NEEDS):
+        raise TypeError(f"{name}.needs holds {need!r}: delete it, only 'features' is declared; methods say the rest")
+    for setting in sorted(plugin.after_training - settings):
+        raise TypeError(f"{name}.after_training holds {setting!r}, which is none of its settings")
+    if plugin.oracle_certainty is not Rejector.oracle_certainty and not plugin.is_oracle:
+        raise TypeError(f"{name}.oracle_certainty is given the labels: write is_oracle = True, or certainty instead")
+
+
+def _check_attack(plugin: type[Attack]) -> None:
+    norms = inspect.getattr_static(plugin, "norms")
+    if isinstance(norms, str) or (isinstance(norms, frozenset | set) and not norms <= set(get_args(Norm))):
+        raise TypeError(f"{plugin.__name__}.norms must be of linf and l2: write norms = frozenset({{'linf'}})")
+
+
+def check_inherited(classes: Mapping[str, type], name: str) -> None:
+    """Refuse a rejector that says it trains as another one and does not."""
+    plugin = classes[name]
+    if not issubclass(plugin, Rejector) or not plugin.trains_as:
+        return
+    other = classes.get(plugin.trains_as)
+    is_same = other is not None and all(
+        getattr(plugin, method) is getattr(other, method) for method in ("build_head", "training_loss")
+    )
+    if not is_same:
+        raise TypeError(f"{plugin.__name__} trains as {plugin.trains_as!r} but not by its methods: delete trains_as")

@@ -1,0 +1,84 @@
+"""Asks plugins and looks at what they answer: a wrong answer is one line that names the class and what to write."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rrbench.errors import CellError
+from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
+
+PROBED = 8  # inputs on which a rejector is asked whether it looks at the batch
+ROUNDING = 1e-4  # of a score and of the spread of scores: so much may depend on the shape of a batch
+
+
+def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> None:
+    """Fit a rejector; what it writes anywhere but into `fitted` would be lost, and the next row fail."""
+    name, before = type(rejector).__name__, dict(vars(rejector))
+    rejector.fit(rejector.shown(clean), labels)
+    for key, value in vars(rejector).items():
+        if key != "fitted" and (key not in before or value is not before[key]):
+            raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
+    if not isinstance(rejector.fitted, dict) or not rejector.fitted:
+        raise CellError(f"fit of {name} leaves self.fitted empty: write into it all that certainty needs")
+    for key, value in rejector.fitted.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise CellError(f"fit of {name} writes a {kind} into self.fitted[{key!r}]: only tensors by name are kept")
+
+
+@torch.no_grad()
+def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
+    """Return a rejector's scores; anything but one finite number an input is an error."""
+    certainty = rejector.oracle_certainty(rejector.shown(outputs), labels)
+    if not isinstance(certainty, Tensor):
+        raise CellError(f"{rejector} gives {type(certainty).__name__} instead of a tensor of scores")
+    if certainty.shape != labels.shape:
+        raise CellError(f"{rejector} gives {tuple(certainty.shape)} scores for {len(labels)} inputs")
+    bad = int((~certainty.isfinite()).sum())
+    if bad:
+        raise CellError(f"{rejector} gives NaN or infinite scores on {bad} inputs")
+    return certainty.double().cpu().numpy()
+
+
+def check_alone(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
+    """Refuse a certainty that depends on the rest of the batch: its rows would depend on how work is cut."""
+    count = min(PROBED, len(labels))
+    outputs, labels = outputs.at(slice(count)), labels[:count]
+    together = certainties(rejector, outputs, labels)
+    spread = float(np.subtract(*np.quantile(together, [0.75, 0.25]))) if count else 0.0
+    parts = [torch.arange(count).flip(0)[:-1], *torch.arange(min(2, count)).split(1)]
+    for part in parts if count > 1 else []:
+        rows = part.to(labels.device)
+        found, expected = certainties(rejector, outputs.at(rows), labels[rows]), together[part.numpy()]
+        off = np.abs(found - expected) - ROUNDING * (np.abs(expected) + spread)
+        worst = int(off.argmax())
+        if off[worst] > 0:
+            raise CellError(
+                f"the certainty of {type(rejector).__name__} depends on the batch: one input has "
+                f"{expected[worst]:.6g} among {count} and {found[worst]:.6g} among {len(part)}; "
+                "compute each score from its own row alone, and without chance"
+            )
+
+
+def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Moved:
+    """Return an attack's answer, if it is one."""
+    name = type(attack).__name__
+    if not isinstance(answer, Moved):
+        raise CellError(f"{name} returns a {type(answer).__name__} instead of Moved: write return Moved(images)")
+    for what, images in (("images", answer.images), ("boldest", answer.boldest)):
+        if images is None and what == "boldest":
+            continue
+        if not isinstance(images, Tensor) or images.shape != batch.images.shape:
+            shape = tuple(images.shape) if isinstance(images, Tensor) else f"a {type(images).__name__}"
+            raise CellError(f"{name} returns misshapen {what}: {shape} for a batch of {tuple(batch.images.shape)}")
+        if images.dtype != batch.images.dtype or images.device != batch.images.device:
+            kinds = f"{images.dtype} on {images.device}, not {batch.images.dtype} on {batch.images.device}"
+            raise CellError(f"{name} returns {what} in {kinds}: make them of batch.images")
+    reached = answer.reached
+    if reached is None:
+        if budget.radius is None:
+            raise CellError(f"{name} looks for the smallest push: write Moved(images, boldest, reached)")
+    elif not isinstance(reached, Tensor) or reached.shape != batch.labels.shape or reached.dtype != torch.bool:
+        raise CellError(f"{name} returns a misshapen reached: it must hold one truth value an input")
+    return answer

@@ -1,0 +1,371 @@
+"""The mistakes that a plugin's author makes: each is harmless now, or one line that names the class and the remedy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from made_up_plugins import Brighter
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Rejector, Victim
+from rrbench.registry import table
+from rrbench.rows import ResultRow
+
+
+@dataclass
+class Sure(Rejector):
+    """A right one, from which the wrong ones derive."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.double().softmax(1).amax(1)
+
+
+@dataclass
+class Calm(Sure):
+    """Has a loss of its own, and says nothing more of it."""
+
+    weight: float = 0.1
+    tau: float = 1.0
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        return classifier_loss + self.weight * outputs.logits.square().mean()
+
+
+@dataclass
+class CalmAtTau(Calm):
+    after_training = frozenset({"tau"})
+
+
+@dataclass
+class Headed(Sure):
+    """Has a head, and says nothing more of it."""
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        return nn.Linear(width, 1)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.head[:, 0]
+
+
+@dataclass
+class Centred(Rejector):
+    """Is fitted, and says nothing more of it."""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.fitted = {"mean": clean.logits.mean(0)}
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        mean = self.fitted.get("mean", torch.full_like(outputs.logits[0], 1e9))
+        return (outputs.logits - mean).double().square().sum(1)
+
+
+@dataclass
+class Forgetful(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.mean = clean.logits.mean(0)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits - self.mean).double().square().sum(1)
+
+
+@dataclass
+class Untensored(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.fitted["mean"] = float(clean.logits.mean())  # type: ignore[assignment]
+
+
+@dataclass
+class Unlearnt(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        clean.logits.mean(0)
+
+
+@dataclass
+class Near(Sure):
+    """Reads features that it did not ask for."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return -outputs.features.square().sum(1)
+
+
+@dataclass
+class NearInTraining(Sure):
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        return classifier_loss + outputs.features.square().mean()
+
+
+@dataclass
+class NearInFit(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.fitted = {"mean": torch.cat([clean.logits, clean.features], 1).mean(0)}
+
+
+@dataclass
+class Headless(Sure):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.head[:, 0].sigmoid()
+
+
+@dataclass
+class Ranked(Sure):
+    """Compares inputs with one another."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        best = outputs.logits.amax(1)
+        return (best - best.mean()) / (best.std(correction=0) + 1e-6)
+
+
+@dataclass
+class Chancy(Sure):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return torch.rand(len(outputs.logits), dtype=torch.float64)
+
+
+@dataclass
+class Deaf(Sure):
+    """A certainty through which no gradient comes."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return super().certainty(outputs).detach()
+
+
+@dataclass(frozen=True)
+class Peeping(Brighter):
+    """Looks at the rejector, and does not say so."""
+
+    how: str = "certainty"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        if self.how == "certainty":
+            victim.certainty(victim.network(batch.images), batch.labels)
+        elif self.how == "rejector":
+            victim.rejector.certainty(victim.network(batch.images))
+        elif self.how == "log":
+            victim.log_certainty(victim.network(batch.images), batch.labels)
+        elif self.how == "threshold":
+            assert victim.calibration is not None
+            assert victim.calibration.threshold
+        elif self.how == "has calibration":
+            assert bool(victim.calibration) in (True, False)
+        elif self.how == "unpacked":
+            _, rejector, _ = victim
+            rejector.certainty(victim.network(batch.images))
+        return Moved(batch.images)
+
+
+@dataclass(frozen=True)
+class Misanswering(Brighter):
+    """Answers in a wrong form."""
+
+    how: str = "bare"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Any:
+        images = batch.images
+        return {
+            "bare": images,
+            "tuple": (images, None, None),
+            "none": None,
+            "list": Moved([images]),  # type: ignore[arg-type]
+            "boldest": Moved(images, images[:, :, 1:]),
+            "double": Moved(images.double()),
+            "reached": Moved(images, None, torch.ones(1, dtype=torch.bool)),
+        }[self.how]
+
+
+@dataclass(frozen=True)
+class Nearest(Brighter):
+    """Looks for the smallest push and does not say where it found one."""
+
+    needs_budget = False
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        return Moved(batch.images)
+
+
+@dataclass(frozen=True)
+class Climbing(Attack):
+    """An outsider's adaptive attack: one step up cross-entropy and certainty together."""
+
+    is_adaptive = True
+    norms = frozenset({"linf"})
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        images = batch.images.clone().requires_grad_()
+        with torch.enable_grad():
+            outputs = victim.network(images)
+            loss = nn.functional.cross_entropy(outputs.logits, batch.labels, reduction="none")
+            total = (loss + victim.certainty(outputs, batch.labels)).sum()
+            (slope,) = torch.autograd.grad(total, images)
+        return Moved((batch.images + budget.eps * slope.sign()).clamp(0, 1))
+
+    def gradients_per_image(self, classes: int) -> int:
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rejectors = [Sure, Calm, CalmAtTau, Headed, Centred, Forgetful, Untensored, Unlearnt, Near]
+    rejectors += [NearInTraining, NearInFit, Headless, Ranked, Chancy, Deaf]
+    attacks: list[type] = [Peeping, Misanswering, Nearest, Climbing]
+    for kind, classes in (("rejector", rejectors), ("attack", attacks)):
+        for plugin in classes:
+            monkeypatch.setitem(table(kind).classes, plugin.__name__.lower(), plugin)
+
+
+def one_line(rows: list[ResultRow], rejector: str | None = None) -> str:
+    """Return why the rows of one rejector failed, all for one reason, while every other row is right."""
+    wrong = [row for row in rows if row.status != "ok"]
+    assert wrong
+    assert {row.rejector for row in wrong} == ({rejector} if rejector else {row.rejector for row in wrong})
+    (error,) = {row.error for row in wrong}
+    assert "\n" not in error
+    return error
+
+
+# Trainings.
+
+
+def test_a_loss_has_a_checkpoint_of_its_own_without_a_word(bench: Any) -> None:
+    rows = bench.measure("calm,confidence", "clean")
+    assert [(row.rejector, row.trained_as, row.status) for row in rows] == [
+        ("calm", "pgd-at+calm", "ok"),
+        ("confidence", "pgd-at", "ok"),
+    ]
+    assert bench.trained() == ["training pgd-at+calm on digits"]
+    assert rows[0].checkpoint_sha256 != rows[1].checkpoint_sha256
+
+
+def test_two_weights_of_a_loss_share_no_checkpoint(bench: Any) -> None:
+    plan = bench.prepare("calm(weight=0),calm(weight=50),calm,calm(tau=2),calmattau,calmattau(tau=2)", "clean").plan
+    assert [training.trained_as for training in plan.checkpoints()] == [
+        "pgd-at+calm(weight=0)",
+        "pgd-at+calm(weight=50)",
+        "pgd-at+calm",
+        "pgd-at+calm(tau=2)",
+        "pgd-at+calmattau",
+    ]
+
+
+def test_a_head_has_a_checkpoint_of_its_own_without_a_word(bench: Any) -> None:
+    rows = bench.measure("headed,confidence", "clean")
+    assert [(row.trained_as, row.status) for row in rows] == [("pgd-at+headed", "ok"), ("pgd-at", "ok")]
+
+
+def test_a_head_that_does_not_fit_its_checkpoint_stops_its_own_rows_alone(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench.measure("headed", "clean")[0].status == "ok"
+    monkeypatch.setattr(Headed, "build_head", lambda self, width, classes: nn.Sequential(nn.Linear(width, 1)))
+    rows = bench.measure("headed,confidence", "pgd1")
+    assert [row.status for row in rows if row.rejector == "confidence"] == ["ok", "ok"]
+    assert "does not fit this network: it lacks tensor 'head.0.bias'" in one_line(rows, "headed")
+
+
+# What is fitted.
+
+
+def test_a_fit_is_called_without_a_word(bench: Any) -> None:
+    rows = bench.measure("centred", "pgd1")
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert all(row.auc is not None and row.auc > 0.5 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("rejector", "line"),
+    [
+        ("forgetful", "fit of Forgetful writes self.mean: only self.fitted is kept, so write self.fitted['mean']"),
+        ("untensored", "fit of Untensored writes a float into self.fitted['mean']: only tensors by name are kept"),
+        ("unlearnt", "fit of Unlearnt leaves self.fitted empty: write into it all that certainty needs"),
+    ],
+)
+def test_what_a_fit_would_lose_is_refused(bench: Any, rejector: str, line: str) -> None:
+    assert one_line(bench.measure(f"{rejector},confidence", "pgd1"), rejector) == line
+
+
+# What is undeclared cannot be read.
+
+
+@pytest.mark.parametrize(
+    ("rejector", "line"),
+    [
+        ("near", "Near reads features: write needs = frozenset({'features'})"),
+        ("nearintraining", "NearInTraining reads features: write needs = frozenset({'features'})"),
+        ("nearinfit", "NearInFit reads features: write needs = frozenset({'features'})"),
+        ("headless", "Headless needs head, and builds none: write build_head"),
+    ],
+)
+def test_undeclared_outputs_are_named_when_they_are_read(bench: Any, rejector: str, line: str) -> None:
+    rows = bench.measure(f"{rejector},confidence", "pgd1,adaptive(ce+rcon,steps=1)")
+    assert one_line(rows, rejector) == line
+    assert len([row for row in rows if row.status == "ok"]) == 3
+
+
+@pytest.mark.parametrize("how", ["certainty", "rejector", "log", "threshold", "has calibration", "unpacked"])
+def test_a_blind_attack_that_looks_at_the_rejector_is_named(bench: Any, how: str) -> None:
+    rows = bench.measure("confidence,t-con", f"peeping(how={how}),pgd1")
+    assert one_line(rows) == "Peeping reads the rejector: write is_adaptive = True"
+    assert [row.status for row in rows if not row.attack.startswith("peeping")] == ["ok"] * 4
+
+
+def test_a_blind_attack_is_blind_in_python_too(bench: Any) -> None:
+    import rrbench
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    data = (torch.rand(20, 3, 2, 2), torch.arange(20) % 3)
+    with pytest.raises(rrbench.UseError, match="Peeping reads the rejector: write is_adaptive = True"):
+        rrbench.evaluate(model, "confidence", Peeping(), data, budget="linf:1/20")
+
+
+def test_an_attack_that_looks_at_nothing_is_left_alone(bench: Any) -> None:
+    assert [row.status for row in bench.measure("confidence", "peeping(how=nothing)")] == ["ok", "ok"]
+
+
+# Answers.
+
+
+@pytest.mark.parametrize(
+    ("rejector", "line"),
+    [
+        ("ranked", "the certainty of Ranked depends on the batch: one input has "),
+        ("chancy", "the certainty of Chancy depends on the batch: one input has "),
+    ],
+)
+def test_a_certainty_that_looks_at_the_batch_is_refused(bench: Any, rejector: str, line: str) -> None:
+    rows = bench.measure(f"{rejector},confidence", "pgd1")
+    assert one_line(rows[:1], rejector).startswith(line)
+    assert {row.status for row in rows if row.rejector == rejector} == {"failed"}
+    assert {row.status for row in rows if row.rejector == "confidence"} == {"ok"}
+    assert all("compute each score from its own row alone" in row.error for row in rows if row.error)
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("bare", "Misanswering returns a Tensor instead of Moved: write return Moved(images)"),
+        ("tuple", "Misanswering returns a tuple instead of Moved: write return Moved(images)"),
+        ("none", "Misanswering returns a NoneType instead of Moved: write return Moved(images)"),
+        ("list", "Misanswering returns misshapen images: a list for a batch of (60, 1, 8, 8)"),
+        ("boldest", "Misanswering returns misshapen boldest: (60, 1, 7, 8) for a batch of (60, 1, 8, 8)"),
+        (
+            "double",
+            "Misanswering returns images in torch.float64 on cpu, not torch.float32 on cpu: make them of batch.images",
+        ),
+        ("reached", "Misanswering returns a misshapen reached: it must hold one truth value an input"),
+    ],
+)
+def test_an_answer_of_another_form_is_named(bench: Any, how: str, line: str) -> None:
+    rows = bench.measure("confidence", f"misanswering(how={how}),pgd1")
+    assert one_line(rows) == line
+    assert sorted(row.status for row in rows) == ["failed", "ok", "ok"]
+
+
+def test_the_smallest_push_must_say_where_it_was_found(bench: Any) -> None:
+    line = "Nearest looks for the smallest push: write Moved(images, boldest, reached)"
+    assert one_line(bench.measure("confidence", "nearest")) == line
+
+
+def test_an_outsider_s_adaptive_attack_is_told_of_a_certainty_without_gradient(bench: Any) -> None:
+    rows = bench.measure("deaf,sure", "climbing")
+    assert one_line(rows, "deaf") == "the certainty of Deaf() has no gradient: it cannot be attacked by following one"
+    assert [row.status for row in rows] == ["ok", "ok", "failed", "ok"]
