@@ -157,7 +157,6 @@ def _training(
     home = choose("dataset", source.trains_as, config, source.trains_as) if source.trains_as else dataset
     rejector = choose("rejector", rejector_text, config, home.name)
     framework = choose("framework", framework_text, config, home.name)
-    build(Framework, framework)
     recipe = config.recipe(home.name, request.recipe)
     # The data set's own budget comes first here: --budgets must not lead to another checkpoint.
     budget = _budgets(home, config, config.dataset(home.name).budgets, request.budgets)[0]

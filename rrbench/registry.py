@@ -74,12 +74,17 @@ def find(kind: str, name: str) -> type:
 
 
 def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[str, object] | None = None) -> Choice:
-    """Turn a text into a choice with every setting: class, `extra`, preset, then the text itself."""
+    """Turn a text into a choice with every setting: class, `extra`, preset, then the text itself.
+
+    The plugin is made once, so that it refuses its settings here, before any work is done.
+    """
     classes = table(kind).classes
     call = long_form(kind, parse(text), classes)
     settings = settings_of(find(kind, call.name))
     defaults = {key: value for key, value in (extra or {}).items() if key in settings and value is not None}
-    return resolve(kind, call, classes, defaults | config.settings(kind, call.name, dataset))
+    choice = resolve(kind, call, classes, defaults | config.settings(kind, call.name, dataset))
+    build(BASES[kind], choice)
+    return choice
 
 
 @cache
@@ -138,10 +143,7 @@ def build(base: type[Plugin], choice: Choice) -> Plugin:
         return cast(Plugin, plugin(**dict(choice.settings)))
     except (UseError, CellError):
         raise
-    except Exception as error:  # a plugin may refuse in any way
-        reason = (
-            first_line(error)
-            if isinstance(error, ValueError | TypeError)
-            else f"{type(error).__name__}: {first_line(error)}"
-        )
-        raise UseError(f"{kind} {choice}: {reason}") from None
+    except (ValueError, TypeError) as error:
+        raise UseError(f"{kind} {choice}: {first_line(error)}") from None
+    except Exception as error:  # not meant as a refusal, so its kind tells more
+        raise UseError(f"{kind} {choice}: {type(error).__name__}: {first_line(error)}") from None

@@ -62,8 +62,7 @@ class Adaptive(Attack):
 
     def __post_init__(self) -> None:
         check_effort(self.steps, self.restarts, self.step)
-        if not self.eta or min(self.eta) < 0:
-            raise ValueError("eta must hold at least one number, and none below 0: that would help the rejector")
+        check_eta(self.eta)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta (and every target class) and keep one answer per input over all of them."""
@@ -93,6 +92,12 @@ class Adaptive(Attack):
         """Return steps x restarts x etas (x other classes)."""
         targets = classes - 1 if self.objective == "con+rr(multi)" else 1
         return self.steps * self.restarts * len(self.eta) * targets
+
+
+def check_eta(eta: tuple[float, ...]) -> None:
+    """Refuse weights that leave nothing to do, or help the rejector."""
+    if not eta or min(eta) < 0:
+        raise ValueError("eta must hold at least one number, and none below 0: that would help the rejector")
 
 
 def weighted(first: Score, eta: float, second: Score) -> Score:

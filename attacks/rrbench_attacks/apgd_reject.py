@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rrbench.ascent import Keep, Score, Select, Tracker
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
-from rrbench_attacks.adaptive import log_rejector, weighted
+from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
 from rrbench_attacks.apgd import apgd_ascend, apgd_start
 from rrbench_attacks.objectives import best_other
 from rrbench_attacks.pgd import check_effort
@@ -34,8 +34,7 @@ class ApgdReject(Attack):
 
     def __post_init__(self) -> None:
         check_effort(self.steps, self.restarts, None)
-        if not self.eta:
-            raise ValueError("eta must hold at least one number")
+        check_eta(self.eta)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta from every start, and keep one answer per input over all of them."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rrbench.ascent import Keep, Select, Tracker, margin, project, slope
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench.ranges import at_least
 from rrbench_attacks.objectives import confidence
 from rrbench_attacks.pgd import check_effort
 
@@ -34,8 +35,8 @@ class Gama(Attack):
 
     def __post_init__(self) -> None:
         check_effort(self.steps, self.restarts, None)
-        if self.steps < 1:
-            raise ValueError("steps must be at least 1")
+        at_least(1, steps=self.steps)
+        at_least(0, weight=self.weight)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Climb from corners of the box, and keep one answer per input over all of them."""

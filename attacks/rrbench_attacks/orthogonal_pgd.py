@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from rrbench.ascent import Keep, Score, Select, Tracker, project, random_start, search, slope, step_up, wide
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench.ranges import at_least, at_most
 from rrbench_attacks.adaptive import log_rejector
 from rrbench_attacks.pgd import check_effort, step_size
 
@@ -90,8 +91,9 @@ class OrthogonalPgd(OneGoalAtATime):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.every is not None and self.every < 1:
-            raise ValueError("every must be at least 1")
+        at_least(1, every=self.every)
+        at_least(0, remainder=self.remainder)
+        at_most(1, remainder=self.remainder)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Climb from random starts, and keep one answer per input over all of them."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rrbench.ascent import Keep, Score, Select, cross_entropy, search
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench.ranges import at_least
 from rrbench_attacks.adaptive import log_rejector, weighted
 from rrbench_attacks.objectives import best_other
 from rrbench_attacks.pgd import check_effort, step_size
@@ -42,6 +43,7 @@ class RejectionLoss(Attack):
 
     def __post_init__(self) -> None:
         check_effort(self.steps, self.restarts, self.step)
+        at_least(0, weight=self.weight)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Ascend the loss from random starts, and keep one answer per input over all of them."""

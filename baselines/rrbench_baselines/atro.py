@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from rrbench.frameworks.inner import InnerPgd, head_output
 from rrbench.modes import Mode
 from rrbench.protocols import Batch, Draws, Network, Outputs, Rejector, Victim
+from rrbench.ranges import above, at_least
 from rrbench_baselines.head import rejection_head
 
 
@@ -47,6 +48,9 @@ class AtroTraining(InnerPgd):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, weight=self.weight)
+        above(0, alpha=self.alpha)
         if not 0 < self.cost < 0.5:
             raise ValueError(f"cost {self.cost} must lie between 0 and 1/2")
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from rrbench.ascent import margin
 from rrbench.frameworks.inner import InnerPgd, head_output
 from rrbench.protocols import Batch, Draws, Network, Outputs, Rejector, Victim
+from rrbench.ranges import at_least
 from rrbench_baselines.head import rejection_head
 
 
@@ -49,6 +50,10 @@ class CarlTraining(InnerPgd):
     weight: float = 0.5
     penalty: float = 0.02
     penalty_reduction: Literal["sum", "mean"] = "sum"  # mean: RR's authors' slip, which divides it by the batch size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, weight=self.weight, penalty=self.penalty)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
         """Attack, then return the three terms with the rejector's share."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rrbench.protocols import Outputs
+from rrbench.ranges import at_least, below
 from rrbench_baselines.confidence import probabilities
 from rrbench_baselines.rr import RR
 
@@ -23,6 +24,11 @@ class Coupled(RR):
 
     score: Literal["rcon"] = "rcon"
     gamma: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, gamma=self.gamma)
+        below(1, gamma=self.gamma)
 
     def certainty(self, outputs: Outputs) -> Tensor:
         """Return how far both conditions are met."""

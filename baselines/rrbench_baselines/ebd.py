@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.protocols import Outputs, Rejector
+from rrbench.ranges import at_least, at_most
 
 
 @dataclass
@@ -19,6 +20,10 @@ class Ebd(Rejector):
     m_in: float = 6.0
     m_out: float = 3.0
     weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        at_least(0, weight=self.weight)
+        at_most(self.m_in, m_out=self.m_out)
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
         """Add both hinge terms, squared; nothing when the batch is all right or all wrong."""

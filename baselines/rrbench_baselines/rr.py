@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.protocols import Outputs, Rejector
+from rrbench.ranges import at_least
 from rrbench_baselines.confidence import check_tau, probabilities
 from rrbench_baselines.head import rejection_head
 
@@ -27,6 +28,7 @@ class RR(Rejector):
 
     def __post_init__(self) -> None:
         check_tau(self.tau)
+        at_least(0, weight=self.weight)
 
     @property
     def is_probability(self) -> bool:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.protocols import Outputs, Rejector
+from rrbench.ranges import above, at_least, at_most
 from rrbench_baselines.head import rejection_head
 
 
@@ -24,6 +25,11 @@ class Snet(Rejector):
 
     weight: float = 8.0
     coverage: float = 0.7
+
+    def __post_init__(self) -> None:
+        at_least(0, weight=self.weight)
+        above(0, coverage=self.coverage)
+        at_most(1, coverage=self.coverage)
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the selector and the auxiliary classifier."""

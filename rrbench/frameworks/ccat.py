@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from rrbench.ascent import project, slope
 from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
+from rrbench.ranges import above, at_least, at_most
 
 MOMENTUM = 0.9
 SHRINK = 1.5  # what a step that did not help is divided by
@@ -35,6 +36,11 @@ class Ccat(Framework):
     backtrack: Literal["ce", "objective"] = "ce"  # objective; what a step must not lower
     batches: Literal["whole", "halves"] = "whole"  # halves: one half of the batch is moved, the other stays clean
     attack_mode: Mode = "train"  # eval; of batch norm while attacking
+
+    def __post_init__(self) -> None:
+        above(0, eps=self.eps, step=self.step, rho=self.rho)
+        at_most(1, eps=self.eps)
+        at_least(0, steps=self.steps)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
         """Attack, then return both terms with the rejector's share on the moved images."""

@@ -9,6 +9,7 @@ from rrbench.ascent import Score, ascend, random_start
 from rrbench.errors import CellError
 from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs
+from rrbench.ranges import above, at_least, at_most
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class InnerPgd(Framework):
     step: Fraction = Fraction(2, 255)
     steps: int = 10
     attack_mode: Mode = "train"  # of batch norm while attacking
+
+    def __post_init__(self) -> None:
+        above(0, eps=self.eps, step=self.step)
+        at_most(1, eps=self.eps)
+        at_least(0, steps=self.steps)
 
     def uniform_start(self, batch: Batch, draws: Draws) -> Tensor:
         """Start anywhere in the ball."""

@@ -10,6 +10,7 @@ from rrbench.ascent import project
 from rrbench.frameworks.inner import InnerPgd
 from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Network, Outputs, Victim
+from rrbench.ranges import at_least
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class Trades(InnerPgd):
 
     attack_mode: Mode = "eval"
     beta: float = 6.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, beta=self.beta)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
         """Attack, then return both terms with the rejector's share on the moved images."""

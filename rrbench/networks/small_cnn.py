@@ -6,6 +6,7 @@ from torch import nn
 
 from rrbench.networks.composed import Composed, GlobalAverage
 from rrbench.protocols import DataInfo, NetworkSource, Rejector
+from rrbench.ranges import at_least
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,7 @@ class SmallCnn(NetworkSource):
     width: int = 16
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError("width must be at least 1")
+        at_least(1, width=self.width)
 
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
         """Build it in PyTorch's default initialisation."""

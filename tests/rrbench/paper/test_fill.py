@@ -91,6 +91,8 @@ def test_settings_read_from_source_text_are_those_of_the_registry(rows_for: Make
     for each in seen:
         home = {"framework": each.home, "rejector": each.home, "attack": each.dataset.partition("(")[0]}
         for kind, name in home.items():
+            if getattr(each, kind) == "lid(k=2000)" and preset == "quick":
+                continue  # more neighbours than digits has references
             step = {"step": config.step(name, each.norm)} if kind == "attack" and each.norm else None
             choice = choose(kind, getattr(each, kind), config, name, step)
             found, settings = expected_settings(kind, each)
