@@ -36,7 +36,8 @@ def check_class(plugin: type) -> None:
     name = plugin.__name__
     for base in plugin.__mro__:
         own = [key for key, hint in inspect.get_annotations(base).items() if "ClassVar" not in str(hint)]
-        if own and base not in BASES.values() and "__dataclass_params__" not in vars(base):
+        is_plugin = issubclass(base, tuple(BASES.values())) and base not in BASES.values()
+        if own and is_plugin and "__dataclass_params__" not in vars(base):
             raise TypeError(
                 f"{base.__name__} has settings ({', '.join(own)}) and is no dataclass: write @dataclass above"
             )

@@ -11,13 +11,10 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from rrbench import cli
-from rrbench.draws import HashedDraws
-from rrbench.networks.small_cnn import SmallCnn
-from rrbench.protocols import Batch, DataInfo, Rejector
-from rrbench_baselines.confidence import Confidence
+from rrbench.protocols import Batch, Rejector
+from rrbench.testing import problem
 
 # What tests share is no test file: without this a failing assertion there would not show what it compared.
 pytest.register_assert_rewrite("made_up_cifar", "own_network", "small_network")
@@ -26,9 +23,6 @@ pytest.register_assert_rewrite("made_up_cifar", "own_network", "small_network")
 PLUGIN = str(Path(sys.prefix) / "plugin")
 sys.path.append(PLUGIN)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), PLUGIN)))
-
-INFO = DataInfo(classes=4, shape=(1, 8, 8), mean=(0.5,), std=(0.25,))
-NETWORK = SmallCnn(width=4)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -49,36 +43,13 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def patterns() -> Batch:
     """A hundred images: four patterns, one a class, under noise that leaves some of them hard."""
-    ids = torch.arange(100)
-    labels = ids % 4
-    pattern = HashedDraws(11).uniform(labels, INFO.shape, 0) - 0.5
-    images = 0.5 + 0.5 * pattern + 0.25 * HashedDraws(12).normal(ids, INFO.shape, 0)
-    return Batch(images.clamp(0, 1), labels, ids + 1000)
+    return problem.patterns()
 
 
 @pytest.fixture(scope="session")
-def build_network(patterns: Batch) -> Callable[[Rejector], nn.Module]:
+def build_network() -> Callable[[Rejector], nn.Module]:
     """Build networks in eval mode that classify the patterns, alike but for the head that the rejector asks for."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        trained = NETWORK.build(INFO, Confidence())
-    for _ in range(25):
-        # Not torch.optim, whose import alone takes longer than all this.
-        parameters = list(trained.parameters())
-        loss = F.cross_entropy(trained(patterns.images).logits, patterns.labels)
-        with torch.no_grad():
-            for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                parameter.sub_(0.5 * slope)
-    weights = trained.state_dict()
-
-    def build(rejector: Rejector) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            network = NETWORK.build(INFO, rejector)
-        network.load_state_dict(weights, strict=False)
-        return network.eval()
-
-    return build
+    return problem.build_network
 
 
 class Answer(NamedTuple):

@@ -5,7 +5,7 @@ import warnings
 
 import typer
 
-from rrbench.cli import bench, data, figure, listing, new, report, run, table, train, verify
+from rrbench.cli import bench, check, data, figure, listing, new, report, run, table, train, verify
 from rrbench.errors import CellError, UseError
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
@@ -26,6 +26,7 @@ app.command("report")(report.report)
 app.command("list")(listing.show)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)
+app.command("check")(check.check)
 app.add_typer(data.app, name="data")
 app.add_typer(new.app, name="new")
 

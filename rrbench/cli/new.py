@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,17 +14,37 @@ def choose() -> None:
     """Write a small installable plugin package with its tests."""
 
 
+Name = Annotated[str, typer.Argument(help="Its name, such as my-idea.")]
+Folder = Annotated[Path, typer.Option(help="Where to put the package's folder.")]
+
+
 @app.command()
-def rejector(
-    name: Annotated[str, typer.Argument(help="Its name, such as my-idea.")],
-    folder: Annotated[Path, typer.Option(help="Where to put the package's folder.")] = Path(),
-) -> None:
+def rejector(name: Name, folder: Folder = Path()) -> None:
     """Write a rejector plugin into a new folder of that name.
 
     Example: rrbench new rejector my-idea && pip install -e my-idea && rrbench run --rejectors my-idea
     """
-    from rrbench.scaffold import write_rejector
+    _write("rejector", name, folder)
 
-    made = write_rejector(name, folder)
+
+@app.command()
+def attack(name: Name, folder: Folder = Path()) -> None:
+    """Write an attack plugin into a new folder of that name.
+
+    Example: rrbench new attack my-push && pip install -e my-push && rrbench run --attacks my-push
+    """
+    _write("attack", name, folder)
+
+
+def _write(kind: Literal["rejector", "attack"], name: str, folder: Path) -> None:
+    from rrbench.scaffold import write_plugin
+
+    made = write_plugin(kind, name, folder)
     place = shlex.quote(str(made))
-    print(f"{made} is ready:\n  pip install -e {place}\n  rrbench run --rejectors {name}\n  python -m pytest {place}")
+    steps = [
+        f"pip install -e {place}",
+        f"rrbench check {name}",
+        f"rrbench run --{kind}s {name}",
+        f"python -m pytest {place}",
+    ]
+    print("\n  ".join([f"{made} is ready:", *steps]))

@@ -1,0 +1,34 @@
+"""`rrbench check`: the contract, run over an installed plugin."""
+
+from typing import Annotated
+
+import typer
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="An installed plugin, such as my-idea or 'my-idea(tau=2)'.")],
+) -> None:
+    """Run the contract over an installed plugin of any kind, one line a check; exit 1 where one fails.
+
+    Example: rrbench check my-idea
+    """
+    from rrbench.errors import CellError, first_line
+    from rrbench.testing import BrokenContractError, installed_checks
+
+    count = failures = 0
+    for what, checks in installed_checks(name):
+        print(what)
+        for each in checks:
+            count += 1
+            try:
+                each()
+            except Exception as error:  # whatever a plugin raises, the other checks go on
+                failures += 1
+                is_plain = isinstance(error, BrokenContractError | CellError)
+                reason = first_line(error) if is_plain else f"{type(error).__name__}: {first_line(error)}"
+                print(f"  FAILED  {each}: {reason}")
+            else:
+                print(f"  ok      {each}")
+    print(f"{count} checks, {failures} failed" if failures else f"{count} checks, all kept")
+    if failures:
+        raise typer.Exit(1)

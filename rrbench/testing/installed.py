@@ -1,0 +1,68 @@
+"""The checks of what is installed, by the name that the command line knows."""
+
+from collections.abc import Iterator
+
+from rrbench.config import Config, load_preset
+from rrbench.contract import BASES
+from rrbench.datasets.search import roots
+from rrbench.names import Choice, long_form, parse, settings_of, unknown
+from rrbench.plan import variants
+from rrbench.protocols import Attack, DataSource, Ensemble, Framework, NetworkSource, Rejector
+from rrbench.registry import build, choose, expand, table
+from rrbench.testing.attacks import attack_checks
+from rrbench.testing.check import Check
+from rrbench.testing.frameworks import framework_checks
+from rrbench.testing.rejectors import rejector_checks
+from rrbench.testing.sources import dataset_checks, network_checks
+
+# Settings that make an attack or a training small, wherever it has them and the text says nothing.
+SMALL = {"steps": 2, "restarts": 2, "searches": 2, "queries": 10}
+DATASET = "digits"  # whose settings in the preset are those of small data
+
+
+def installed_checks(text: str) -> Iterator[tuple[str, list[Check]]]:
+    """Return (what, its checks) for every kind of plugin that has this name."""
+    config = load_preset("quick")
+    name = parse(text).name
+    kinds = [kind for kind in BASES if _knows(kind, name)]
+    if not kinds:
+        raise unknown("plugin", name, {known for kind in BASES for known in table(kind)})
+    for kind in kinds:
+        for variant in variants(expand("attack", text)) if kind == "attack" else [expand(kind, text)]:
+            choice = choose(kind, _small(kind, variant.partition("@")[0]), config, DATASET)
+            yield f"{kind} {choice}", _checks(kind, choice, config)
+
+
+def _small(kind: str, text: str) -> str:
+    """Make an attack or a training small, as far as its text leaves that open."""
+    classes = table(kind).classes
+    call = long_form(kind, parse(text), classes)
+    if kind not in ("attack", "framework") or call.name not in classes:
+        return text
+    known, given = settings_of(classes[call.name]), dict(call.keywords)
+    if call.positional is not None:
+        given[next(iter(known))] = call.positional
+    given |= {key: str(value) for key, value in SMALL.items() if key in known and key not in given}
+    return f"{call.name}({','.join(f'{key}={value}' for key, value in given.items())})"
+
+
+def _knows(kind: str, name: str) -> bool:
+    """Tell whether a kind has a plugin of this name, spelt out or short as `pgd10` is."""
+    known = table(kind)
+    return name in known or long_form(kind, parse(name), known.classes).name in known.classes
+
+
+def _checks(kind: str, choice: Choice, config: Config) -> list[Check]:
+    if kind == "rejector":
+        return rejector_checks(build(Rejector, choice))
+    if kind == "attack":
+        attack = build(Attack, choice)
+        # An ensemble has nothing to answer without the attacks that it is the worst of.
+        return attack_checks(attack)[:1] if isinstance(attack, Ensemble) else attack_checks(attack)
+    if kind == "framework":
+        framework = build(Framework, choice)
+        partners = [choose("rejector", name, config, DATASET) for name in framework.rejectors[:1]]
+        return framework_checks(framework, build(Rejector, partners[0]) if partners else None)
+    if kind == "network":
+        return network_checks(build(NetworkSource, choice))
+    return dataset_checks(build(DataSource, choice), roots(None))

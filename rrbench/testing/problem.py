@@ -1,0 +1,93 @@
+"""A tiny image problem and networks that solve it: what the checks ask plugins about."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.draws import HashedDraws
+from rrbench.networks.small_cnn import SmallCnn
+from rrbench.protocols import Batch, Calibration, DataInfo, Outputs, Rejector
+
+INFO = DataInfo(classes=4, shape=(1, 8, 8), mean=(0.5,), std=(0.25,))
+WIDTH = 16  # of the features
+NETWORK = SmallCnn(width=WIDTH // 4)
+CALIBRATION = Calibration(threshold=0.3, median=0.4, scale=0.1)
+
+
+@dataclass
+class Plain(Rejector):
+    """Confidence: neither a head, nor a loss, nor a fit."""
+
+    is_probability = True
+    scores = "largest softmax probability"
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return max softmax."""
+        return outputs.logits.double().softmax(1).amax(1)
+
+
+@dataclass
+class Headed(Plain):
+    """Confidence times a head's sigmoid: every part of the outputs that an attack may look at."""
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        """Build one output."""
+        return nn.Linear(width, 1)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return the product."""
+        return super().certainty(outputs) * outputs.head[:, 0].double().sigmoid()
+
+
+@cache
+def patterns() -> Batch:
+    """Return a hundred images: four patterns, one a class, under noise that leaves some of them hard."""
+    ids = torch.arange(100)
+    labels = ids % INFO.classes
+    return Batch(_drawn(labels, ids, 0.25), labels, ids + 1000)
+
+
+def clear(batch: Batch) -> Batch:
+    """Return the patterns almost without noise: they are easy."""
+    return batch._replace(images=_drawn(batch.labels, batch.ids, 0.05))
+
+
+def _drawn(labels: Tensor, ids: Tensor, noise: float) -> Tensor:
+    pattern = HashedDraws(11).uniform(labels, INFO.shape, 0) - 0.5
+    return (0.5 + 0.5 * pattern + noise * HashedDraws(12).normal(ids, INFO.shape, 0)).clamp(0, 1)
+
+
+def empty(batch: Batch) -> Batch:
+    """Return images that show nothing, under the same labels: most are answered wrong."""
+    return batch._replace(images=(0.5 + 0.5 * HashedDraws(14).normal(batch.ids, INFO.shape, 0)).clamp(0, 1))
+
+
+@cache
+def _weights() -> dict[str, Tensor]:
+    """Train the network that all of these are."""
+    batch = patterns()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        trained = NETWORK.build(INFO, Plain())
+    for _ in range(25):
+        # Not torch.optim, whose import alone takes longer than all this.
+        parameters = list(trained.parameters())
+        with torch.enable_grad():
+            loss = F.cross_entropy(trained(batch.images).logits, batch.labels)
+            slopes = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.sub_(0.5 * slope)
+    return trained.state_dict()
+
+
+def build_network(rejector: Rejector) -> nn.Module:
+    """Build a network in eval mode that classifies the patterns: always the same but for the rejector's head."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        network = NETWORK.build(INFO, rejector)
+    network.load_state_dict(_weights(), strict=False)
+    return network.eval()

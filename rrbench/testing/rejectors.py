@@ -1,0 +1,263 @@
+"""The contract of a rejector."""
+
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.cells import training_key
+from rrbench.contract import check_class
+from rrbench.draws import HashedDraws
+from rrbench.guards import PROBED, certainties, check_alone, fit
+from rrbench.names import settings_of
+from rrbench.protocols import Batch, Outputs, Rejector, Victim
+from rrbench.testing.check import Check, expect
+from rrbench.testing.problem import INFO, WIDTH, build_network, clear, empty, patterns
+
+UPRIGHT = 0.15  # a weak idea may stay below one half; a good one with the wrong sign stays below this
+RISING = 0.9  # share of the inputs whose certainty a small step along its gradient must raise
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fitted rejector, its network, and what that says of the patterns."""
+
+    rejector: Rejector
+    network: nn.Module
+    batch: Batch
+    outputs: Outputs
+
+    def certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """Ask as the harness does: what the rejector does not declare is sealed."""
+        return self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
+
+
+def make_case(given: Rejector) -> Case:
+    """Make a rejector of the same settings and fit it."""
+    rejector, batch = replace(given), patterns()
+    network = build_network(rejector)
+    with torch.no_grad():
+        outputs: Outputs = network(batch.images)
+    if rejector.has_fit():
+        fit(rejector, outputs, batch.labels)
+    return Case(rejector, network, batch, outputs)
+
+
+def rejector_checks(rejector: Rejector) -> list[Check]:
+    """Return the contract as checks of a rejector with these settings; it is copied, never changed."""
+    checks = {
+        "its class says what it is": _says_what_it_is,
+        "every input has one finite score": _scores,
+        "the rest of the batch changes no score": _is_alone,
+        "its certainty has a gradient that leads uphill, or none at all": _leads_uphill,
+        "outputs that no sane network gives have finite scores and slopes": _stands_extremes,
+        "its settings and what it fitted are all there is": _is_all_there_is,
+        "only an oracle uses the label": _uses_no_label,
+        "its loss and the slopes of the weights are finite": _has_finite_loss,
+        "its head sees the features": _has_head,
+        "settings of after_training change neither head nor loss": _is_after_training,
+    }
+    if rejector.is_probability:
+        checks["a probability lies between 0 and 1"] = _is_probability
+    if not rejector.has_head():  # which is not trained here
+        checks["its scores are not upside down"] = _is_upright
+    return [Check(sentence, partial(check, rejector)) for sentence, check in checks.items()]
+
+
+def _says_what_it_is(given: Rejector) -> None:
+    kind = type(given)
+    check_class(kind)
+    expect(kind.scores, f"{kind.__name__} does not say what its certainty is: write scores = '...'")
+    expect("fitted" not in repr(given), f"the repr of {kind.__name__} must hold its settings alone")
+    key = training_key(given, "it")
+    expect(" " not in key, f"a setting of {kind.__name__} has a space in its text: {key!r}")
+
+
+def _scores(given: Rejector) -> None:
+    case = make_case(given)
+    before = [part.clone() for part in case.outputs]
+    found = certainties(case.rejector, case.outputs, case.batch.labels)
+    expect(len(set(found.tolist())) > 1, "all inputs have the same score")
+    for name, part, was in zip(case.outputs._fields, case.outputs, before, strict=True):
+        expect(torch.equal(part, was), f"certainty changes the {name} that it is given: work on a copy")
+    raw = case.certainty(case.outputs, case.batch.labels)
+    expect(raw.is_floating_point(), f"certainty gives {raw.dtype}: return floats")
+
+
+def _is_alone(given: Rejector) -> None:
+    case = make_case(given)
+    for start in range(0, case.batch.size, PROBED):
+        piece = slice(start, start + PROBED)
+        check_alone(case.rejector, case.outputs.at(piece), case.batch.labels[piece])
+
+
+def _leads_uphill(given: Rejector) -> None:
+    case = make_case(given)
+    batch = case.batch.at(slice(0, 20))
+    # No image that the rejector was fitted on.
+    images = (0.1 + 0.8 * batch.images).requires_grad_()
+    with torch.enable_grad():
+        outputs = case.network(images)
+        certainty = case.certainty(outputs, batch.labels)
+    if not certainty.requires_grad:
+        return  # an attack that asks for it is told so by Victim.certainty
+    Victim(case.network, case.rejector).certainty(outputs, batch.labels)
+    (gradient,) = torch.autograd.grad(certainty.sum(), images)
+    expect(gradient.isfinite().all(), "the gradient of certainty is NaN or infinite somewhere")
+    size = gradient.flatten(1).norm(dim=1)
+    expect((size > 0).float().mean() >= 0.5, "the gradient of certainty is zero for most inputs: none can follow it")
+    with torch.no_grad():
+        step = 1e-3 * gradient / size.clamp_min(1e-30).view(-1, 1, 1, 1)
+        higher = case.certainty(case.network(images + step), batch.labels) > certainty
+    share = float(higher[size > 0].float().mean())
+    expect(share >= RISING, f"a small step along its gradient raises the certainty of {100 * share:.0f} % only")
+
+
+def extremes(outputs: Outputs) -> Outputs:
+    """Return outputs that no sane network gives, in every combination."""
+    sizes = torch.tensor([0.0, 1e-30, 30.0, -30.0, 1e4, -1e4, 1e6])
+    rows = torch.cartesian_prod(sizes, sizes, sizes)
+    wave = torch.tensor([1.0, -1.0, 0.5, 0.0])
+    parts = [
+        column[:, None] * wave.repeat(part.shape[1])[: part.shape[1]]
+        for column, part in zip(rows.T, outputs, strict=True)
+    ]
+    return Outputs(*parts)
+
+
+def _stands_extremes(given: Rejector) -> None:
+    case = make_case(given)
+    outputs = Outputs(*(part.requires_grad_() for part in extremes(case.outputs)))
+    for label in (0, 1):
+        labels = torch.full((len(outputs.logits),), label)
+        with torch.enable_grad():
+            certainty = case.certainty(outputs, labels)
+        expect(certainty.isfinite().all(), "certainty is NaN or infinite for logits between -1e6 and 1e6")
+        if certainty.requires_grad:
+            for name, slope in zip(
+                outputs._fields, torch.autograd.grad(certainty.sum(), outputs, allow_unused=True), strict=True
+            ):
+                is_fine = slope is None or slope.isfinite().all()
+                expect(is_fine, f"its slope along the {name} is NaN or infinite for outputs between -1e6 and 1e6")
+
+
+def _is_probability(given: Rejector) -> None:
+    case = make_case(given)
+    ids = torch.arange(2000)
+    drawn = Outputs(
+        *(10 * HashedDraws(index).normal(ids, (part.shape[1],), 0) for index, part in enumerate(case.outputs))
+    )
+    for outputs in (case.outputs, drawn, extremes(case.outputs)):
+        certainty = case.certainty(outputs, torch.arange(len(outputs.logits)) % INFO.classes)
+        low, high = float(certainty.min()), float(certainty.max())
+        expect(low >= 0 and high <= 1, f"is_probability is true, and certainty goes from {low:.6g} to {high:.6g}")
+
+
+def _is_all_there_is(given: Rejector) -> None:
+    case = make_case(given)
+    expect(not given.fitted or given.has_fit(), "something is fitted, and there is no fit")
+    again = replace(given)
+    expect(again == case.rejector, "two of the same settings are not equal: are all settings fields of the dataclass?")
+    again.fitted = {name: tensor.clone() for name, tensor in case.rejector.fitted.items()}
+    labels = case.batch.labels
+    found, expected = certainties(again, case.outputs, labels), certainties(case.rejector, case.outputs, labels)
+    expect((found == expected).all(), "it scores otherwise when made anew from its settings and self.fitted")
+
+
+def _uses_no_label(given: Rejector) -> None:
+    case = make_case(given)
+    labels = case.batch.labels
+    same = torch.equal(case.certainty(case.outputs, labels), case.certainty(case.outputs, (labels + 1) % INFO.classes))
+    expect(
+        same != given.is_oracle, "it is no oracle and uses the label" if not same else "an oracle must use the label"
+    )
+
+
+def _has_finite_loss(given: Rejector) -> None:
+    for share, shift in (("some", torch.arange(20) % 2), ("no", torch.tensor(0)), ("all", torch.tensor(1))):
+        case = make_case(given)
+        case.network.train()
+        with torch.enable_grad():
+            outputs = case.network(case.batch.images[:20])
+            labels = (outputs.logits.argmax(1) + shift) % INFO.classes
+            own = F.cross_entropy(outputs.logits, labels)
+            loss = Victim(case.network, case.rejector).training_loss(outputs, labels, own)
+        where = f"where {share} answers are wrong"
+        expect(isinstance(loss, Tensor) and loss.shape == (), "training_loss must return the total loss, one number")
+        expect(loss.isfinite(), f"the loss is {loss.item()} {where}")
+        expect(loss.requires_grad, f"the loss has no gradient {where}")
+        loss.backward()
+        slopes = [parameter.grad for parameter in case.network.parameters() if parameter.grad is not None]
+        expect(any(slope.any() for slope in slopes), f"the loss moves no weight {where}")
+        expect(all(slope.isfinite().all() for slope in slopes), f"slopes of the weights are NaN or infinite {where}")
+
+
+def _has_head(given: Rejector) -> None:
+    case = make_case(given)
+    head = case.rejector.build_head(WIDTH, INFO.classes)
+    if not given.has_head():
+        expect(case.outputs.head.shape[1] == 0, "there is a head that nobody builds")
+        return
+    if head is None:
+        return  # some settings go without
+    expect(isinstance(head, nn.Module), f"build_head gives a {type(head).__name__}: return an nn.Module")
+    features = case.outputs.features.clone().requires_grad_()
+    with torch.enable_grad():
+        columns = head(features)
+        is_table = columns.dim() == 2 and len(columns) == len(features) and columns.shape[1] > 0
+        expect(is_table, f"the head gives {tuple(columns.shape)} for {len(features)} inputs: return (N, outputs)")
+        (slope,) = torch.autograd.grad(columns.square().sum(), features)
+    expect(slope.any(), "the head does not look at the features")
+    expect(head.eval()(features[:1]).shape == (1, columns.shape[1]), "the head fails on a single input")
+
+
+def _is_after_training(given: Rejector) -> None:
+    for key in sorted(given.after_training):
+        for other in _others(given, key):
+            outcomes = [_trained(each) for each in (given, other)]
+            what = f"{key}={getattr(given, key)} and {key}={getattr(other, key)}"
+            is_same = all(torch.equal(*pair) for pair in zip(*(weights for weights, _ in outcomes), strict=True))
+            expect(is_same, f"{what} have other heads: take {key} out of after_training")
+            expect(outcomes[0][1] == outcomes[1][1], f"{what} have other losses: take {key} out of after_training")
+
+
+def _others(given: Rejector, key: str) -> Iterator[Rejector]:
+    """Return the rejector with other values of a setting, where some can be thought of."""
+    hint, value = settings_of(type(given))[key][0], getattr(given, key)
+    candidates = [option for option in typing.get_args(hint) if typing.get_origin(hint) is typing.Literal]
+    if isinstance(value, bool):
+        candidates = [not value]
+    elif isinstance(value, int | float):
+        candidates = [2 * value + 1, value / 2 if isinstance(value, float) else value + 1]
+    for candidate in candidates:
+        if candidate != value:
+            try:
+                yield replace(given, **{key: candidate})
+            except ValueError:  # out of its range
+                continue
+
+
+def _trained(given: Rejector) -> tuple[list[Tensor], float]:
+    """Return what a rejector brings to a training: the first weights, and a loss on given inputs."""
+    network, batch = build_network(replace(given)), patterns().at(slice(0, 20))
+    network.train()
+    outputs = network(batch.images)
+    loss = Victim(network, given).training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
+    return list(network.state_dict().values()), loss.item()
+
+
+def _is_upright(given: Rejector) -> None:
+    case = make_case(given)
+    labels = case.batch.labels
+    with torch.no_grad():
+        easy, hard = (case.network(images) for images in (clear(case.batch).images, empty(case.batch).images))
+    kept = case.certainty(easy, labels)[easy.logits.argmax(1) == labels]
+    refused = case.certainty(hard, labels)[hard.logits.argmax(1) != labels]
+    above = (kept[:, None] > refused).double() + 0.5 * (kept[:, None] == refused).double()
+    share = float(above.mean())
+    times = f"{100 * share:.0f} times in 100"
+    expect(share >= UPRIGHT, f"a right answer scores above a wrong one to noise {times}: higher must mean keep")

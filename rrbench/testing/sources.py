@@ -1,0 +1,97 @@
+"""The contracts of networks and data sets."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rrbench.contract import check_class
+from rrbench.datasets.check import check_batch
+from rrbench.errors import UseError
+from rrbench.networks.wrapped import check_network
+from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector
+from rrbench.testing.check import Check, expect
+from rrbench.testing.problem import Headed, Plain
+
+INFO = DataInfo(classes=10, shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.25,) * 3)
+APART = 1e-3  # how far rounding may carry a logit when a batch is cut otherwise
+
+
+def network_checks(source: NetworkSource) -> list[Check]:
+    """Return the contract as checks of an architecture."""
+    return [
+        Check("its class says what it is", lambda: check_class(type(source))),
+        Check("it gives features, logits and the rejector's head", lambda: _has_parts(source)),
+        Check("the same random state gives the same weights", lambda: _is_repeatable(source)),
+        Check("the rest of the batch changes no answer, and the image has a gradient", lambda: _is_alone(source)),
+    ]
+
+
+def _build(source: NetworkSource, rejector: Rejector) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return source.build(INFO, rejector).eval()
+
+
+def _batch() -> Batch:
+    images = torch.rand(3, *INFO.shape, generator=torch.Generator().manual_seed(5))
+    return Batch(images, torch.arange(3), torch.arange(3))
+
+
+def _has_parts(source: NetworkSource) -> None:
+    for rejector in (Plain(), Headed()):
+        network = _build(source, rejector)
+        check_network(network, _batch(), INFO.classes)
+        with torch.no_grad():
+            outputs: Outputs = network(_batch().images)
+        expect(outputs.features.shape[1] > 0, "it gives no features: rejectors on features cannot use it")
+        wanted = int(rejector.has_head())
+        found = outputs.head.shape[1]
+        expect(found == wanted, f"the head has {found} outputs, not {wanted}: call rejector.build_head")
+        expect(all(part.isfinite().all() for part in outputs), "it gives NaN or infinite outputs")
+
+
+def _is_repeatable(source: NetworkSource) -> None:
+    first, second = (_build(source, Plain()).state_dict() for _ in range(2))
+    is_same = first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    expect(is_same, "two networks from one random state differ: draw weights from torch's current state")
+
+
+def _is_alone(source: NetworkSource) -> None:
+    network, images = _build(source, Plain()), _batch().images.requires_grad_()
+    with torch.enable_grad():
+        logits = network(images).logits
+        (gradient,) = torch.autograd.grad(logits.square().sum(), images)
+    expect(gradient.isfinite().all() and gradient.any(), "no gradient reaches the images")
+    with torch.no_grad():
+        apart = float((network(images[:1]).logits - logits[:1]).abs().max())
+    expect(apart <= APART, f"in eval mode a logit depends on the rest of its batch, by {apart:.3g}")
+
+
+def dataset_checks(source: DataSource, roots: tuple[Path, ...] = ()) -> list[Check]:
+    """Return the contract as checks of a data set; its images are looked at where they are here."""
+    return [
+        Check("its class says what it is", lambda: _says_what_it_is(source)),
+        Check("its test images, where they are here, are what it says", lambda: _loads(source, roots)),
+    ]
+
+
+def _says_what_it_is(source: DataSource) -> None:
+    check_class(type(source))
+    info = source.info
+    expect(info.classes > 1, f"it has {info.classes} classes")
+    channels = info.shape[0]
+    expect(len(info.mean) == len(info.std) == channels, f"mean and std need {channels} numbers each")
+    expect(min(info.std) > 0, "std must be above 0")
+
+
+def _loads(source: DataSource, roots: tuple[Path, ...]) -> None:
+    try:
+        batch = source.load("test", roots)
+    except UseError:
+        return  # not here, and it said so
+    check_batch(batch, source.info.classes, "test")
+    shape = tuple(batch.images.shape[1:])
+    expect(shape == source.info.shape, f"its images are {shape}, and its info says {source.info.shape}")
+    size = source.info.test_size
+    expect(size in (0, batch.size), f"it has {batch.size} test images, and its info says {size}")

@@ -1,0 +1,24 @@
+"""The contracts of frameworks, networks and data sets, for every one of ours."""
+
+import pytest
+
+from rrbench.testing import Check, installed_checks
+from tested_plugins import TESTED
+
+LARGE = {"wrn34-10"}  # seconds a pass
+NAMES = [name for kind in ("framework", "network", "dataset") for name in TESTED[kind] if name not in LARGE]
+TEXTS = {"cifar10-c": "cifar10-c(fog)"}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=f"{what}: {check}")
+        for name in dict.fromkeys(NAMES)
+        for what, checks in installed_checks(TEXTS.get(name, name))
+        if not what.startswith("rejector")
+        for check in checks
+    ],
+)
+def test_it_keeps_the_contract(check: Check) -> None:
+    check()

@@ -1,0 +1,241 @@
+"""Plugins with the mistakes that authors make, one each, and the right ones from which they derive."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from made_up_plugins import Brighter
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Rejector, Victim
+
+
+@dataclass
+class Sure(Rejector):
+    """A right one, from which the wrong ones derive."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.double().softmax(1).amax(1)
+
+
+@dataclass
+class Calm(Sure):
+    """Has a loss of its own, and says nothing more of it."""
+
+    weight: float = 0.1
+    tau: float = 1.0
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        return classifier_loss + self.weight * outputs.logits.square().mean()
+
+
+@dataclass
+class CalmAtTau(Calm):
+    after_training = frozenset({"tau"})
+
+
+@dataclass
+class Headed(Sure):
+    """Has a head, and says nothing more of it."""
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        return nn.Linear(width, 1)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.head[:, 0]
+
+
+@dataclass
+class Centred(Rejector):
+    """Is fitted, and says nothing more of it."""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.fitted = {"mean": clean.logits.mean(0)}
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        mean = self.fitted.get("mean", torch.full_like(outputs.logits[0], 1e9))
+        return (outputs.logits - mean).double().square().sum(1)
+
+
+@dataclass
+class Forgetful(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.mean = clean.logits.mean(0)
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits - self.mean).double().square().sum(1)
+
+
+@dataclass
+class Untensored(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.fitted["mean"] = float(clean.logits.mean())  # type: ignore[assignment]
+
+
+@dataclass
+class Unlearnt(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        clean.logits.mean(0)
+
+
+@dataclass
+class Near(Sure):
+    """Reads features that it did not ask for."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return -outputs.features.square().sum(1)
+
+
+@dataclass
+class NearInTraining(Sure):
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        return classifier_loss + outputs.features.square().mean()
+
+
+@dataclass
+class NearInFit(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.fitted = {"mean": torch.cat([clean.logits, clean.features], 1).mean(0)}
+
+
+@dataclass
+class Headless(Sure):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.head[:, 0].sigmoid()
+
+
+@dataclass
+class Ranked(Sure):
+    """Compares inputs with one another."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        best = outputs.logits.amax(1)
+        return (best - best.mean()) / (best.std(correction=0) + 1e-6)
+
+
+@dataclass
+class Chancy(Sure):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return torch.rand(len(outputs.logits), dtype=torch.float64)
+
+
+@dataclass
+class Deaf(Sure):
+    """A certainty through which no gradient comes."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return super().certainty(outputs).detach()
+
+
+@dataclass(frozen=True)
+class Peeping(Brighter):
+    """Looks at the rejector, and does not say so."""
+
+    how: str = "certainty"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        if self.how == "certainty":
+            victim.certainty(victim.network(batch.images), batch.labels)
+        elif self.how == "rejector":
+            victim.rejector.certainty(victim.network(batch.images))
+        elif self.how == "log":
+            victim.log_certainty(victim.network(batch.images), batch.labels)
+        elif self.how == "threshold":
+            assert victim.calibration is not None
+            assert victim.calibration.threshold
+        elif self.how == "has calibration":
+            assert bool(victim.calibration) in (True, False)
+        elif self.how == "unpacked":
+            _, rejector, _ = victim
+            rejector.certainty(victim.network(batch.images))
+        return Moved(batch.images)
+
+
+@dataclass(frozen=True)
+class Misanswering(Brighter):
+    """Answers in a wrong form."""
+
+    how: str = "bare"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Any:
+        images = batch.images
+        return {
+            "bare": images,
+            "tuple": (images, None, None),
+            "none": None,
+            "list": Moved([images]),  # type: ignore[arg-type]
+            "boldest": Moved(images, images[:, :, 1:]),
+            "double": Moved(images.double()),
+            "reached": Moved(images, None, torch.ones(1, dtype=torch.bool)),
+        }[self.how]
+
+
+@dataclass(frozen=True)
+class Nearest(Brighter):
+    """Looks for the smallest push and does not say where it found one."""
+
+    needs_budget = False
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        return Moved(batch.images)
+
+
+@dataclass(frozen=True)
+class Climbing(Attack):
+    """An outsider's adaptive attack: one step up cross-entropy and certainty together."""
+
+    is_adaptive = True
+    norms = frozenset({"linf"})
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        images = batch.images.clone().requires_grad_()
+        with torch.enable_grad():
+            outputs = victim.network(images)
+            loss = nn.functional.cross_entropy(outputs.logits, batch.labels, reduction="none")
+            total = (loss + victim.certainty(outputs, batch.labels)).sum()
+            (slope,) = torch.autograd.grad(total, images)
+        return Moved((batch.images + budget.eps * slope.sign()).clamp(0, 1))
+
+    def gradients_per_image(self, classes: int) -> int:
+        return 1
+
+
+@dataclass
+class Leaky(Calm):
+    """Says of a setting that it comes after training, and uses it in the loss."""
+
+    after_training = frozenset({"weight"})
+
+
+@dataclass
+class HeadTooWide(Headed):
+    """The same of a setting of its head."""
+
+    width: int = 1
+    after_training = frozenset({"width"})
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        return nn.Linear(width, self.width)
+
+
+@dataclass
+class Backwards(Sure):
+    """Higher is rejected."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return -super().certainty(outputs)
+
+
+@dataclass
+class Remembering(Centred):
+    """Keeps what it learnt in a place that nobody looks at."""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        super().fit(clean, labels)
+        SECRET[id(self)] = float(clean.logits.mean())
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return super().certainty(outputs) + SECRET.get(id(self), 0.0)
+
+
+SECRET: dict[int, float] = {}
