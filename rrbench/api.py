@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rrbench import provenance
 from rrbench.cells import Plan, plain
 from rrbench.config import Config, load_file, load_preset
+from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.search import roots
 from rrbench.deadline import read_deadline
@@ -346,6 +347,7 @@ def _rejector(
 ) -> tuple[Rejector, str]:
     """Return a rejector of our own: a user's is copied, and fitted anew where there is data for it."""
     if isinstance(given, Rejector):
+        _check_class(given)
         own = copy.copy(given)
         own.fitted = {} if refit else dict(given.fitted)
         return own, repr(given)
@@ -364,9 +366,18 @@ def _rejector(
     raise UseError(f"a rejector is a name, a Rejector or a function, not {type(given).__name__}")
 
 
+def _check_class(plugin: Rejector | Attack) -> None:
+    """Refuse what would be refused when it is installed."""
+    try:
+        check_class(type(plugin))
+    except TypeError as error:
+        raise UseError(str(error)) from None
+
+
 def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str]]:
     """Return (attack, its name, its label): several where a name such as `adaptive` stands for several."""
     if isinstance(given, Attack):
+        _check_class(given)
         return [(given, type(given).__name__.lower(), repr(given))]
     if not isinstance(given, str):
         raise UseError(f"an attack is a name or an Attack, not {type(given).__name__}")

@@ -1,10 +1,12 @@
 """What a plan will cost, before it runs: gradient evaluations and time on this device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rrbench.cells import Cell, Plan, Training
 from rrbench.devices import describe
+from rrbench.errors import UseError, first_line
+from rrbench.names import Choice
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.registry import build
 from rrbench.rows import ResultRow
@@ -102,8 +104,8 @@ def _seconds(unit: Unit, rates: Rates, runner: Runner) -> float:
 def training_gradients(training: Training) -> int:
     """Count a training's gradient evaluations, the choice of epoch included."""
     info = build(DataSource, training.dataset).info
-    step = build(Framework, training.framework).gradients_per_image()
-    judge = build(Attack, training.chooser).gradients_per_image(info.classes)
+    step = _asked(training.framework, build(Framework, training.framework).gradients_per_image)
+    judge = _asked(training.chooser, build(Attack, training.chooser).gradients_per_image, info.classes)
     judged = info.test_size if training.recipe.choose_on == "test" else info.calibration_size
     return training.recipe.epochs * (info.train_size * step + judged * judge)
 
@@ -112,7 +114,15 @@ def attack_gradients(cell: Cell) -> int:
     """Count an attack's gradient evaluations."""
     info = build(DataSource, cell.dataset).info
     size = min(cell.limit or info.test_size, info.test_size)
-    return size * build(Attack, cell.attack).gradients_per_image(info.classes)
+    return size * _asked(cell.attack, build(Attack, cell.attack).gradients_per_image, info.classes)
+
+
+def _asked(choice: Choice, count: Callable[..., int], *facts: int) -> int:
+    """Ask a plugin what it costs; one that cannot say is refused in one line."""
+    try:
+        return count(*facts)
+    except Exception as error:  # whatever a plugin raises
+        raise UseError(f"{choice}: gradients_per_image: {type(error).__name__}: {first_line(error)}") from None
 
 
 def known_rates(network: str, kind: str) -> Rates:

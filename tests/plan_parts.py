@@ -6,6 +6,7 @@ from typing import Any
 from rrbench.cells import Cell, Plan
 from rrbench.config import Config, load_preset
 from rrbench.plan import Request, make_plan
+from tested_plugins import TESTED
 
 QUICK, PAPER = load_preset("quick"), load_preset("paper")
 
@@ -21,6 +22,11 @@ def plan(
 
 def pairs(planned: Plan) -> list[tuple[str, str]]:
     return list(dict.fromkeys((str(cell.rejector), str(cell.training.framework)) for cell in planned.cells))
+
+
+def without_strangers(planned: Plan) -> Plan:
+    """Leave out the rejectors of packages that happen to be installed here."""
+    return Plan(tuple(cell for cell in planned.cells if cell.rejector.name in TESTED["rejector"]), planned.dropped)
 
 
 def trainings(planned: Plan) -> list[str]:

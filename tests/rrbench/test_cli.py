@@ -36,7 +36,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_every_command_of_the_contract_is_there() -> None:
-    assert {"run", "train", "table", "figure", "report", "list", "verify", "bench", "data", "new"} <= {
+    assert {"run", "train", "table", "figure", "report", "list", "verify", "bench", "data", "new", "check"} <= {
         path[0] for path in COMMANDS
     }
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import rrbench
+from rrbench.estimate import describe_plan
 from rrbench.registry import table
 from rrbench.rows import ResultRow
 from wrong_plugins import (
@@ -142,6 +143,23 @@ def test_a_blind_attack_is_blind_in_python_too(bench: Any) -> None:
     data = (torch.rand(20, 3, 2, 2), torch.arange(20) % 3)
     with pytest.raises(rrbench.UseError, match="Peeping reads the rejector: write is_adaptive = True"):
         rrbench.evaluate(model, "confidence", Peeping(), data, budget="linf:1/20")
+
+
+def test_a_class_that_would_not_be_installed_is_refused_in_python_too() -> None:
+    class Adaptive(Climbing):
+        norms = "linf"  # type: ignore[assignment]
+
+    data = (torch.rand(20, 3, 2, 2), torch.arange(20) % 3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    with pytest.raises(rrbench.UseError, match=r"Adaptive\.norms must be of linf and l2"):
+        rrbench.evaluate(model, "confidence", Adaptive(), data, budget="linf:1/20")
+
+
+def test_a_plugin_that_cannot_say_what_it_costs_is_one_line(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Climbing, "gradients_per_image", lambda self, classes: 1 // 0)
+    job = bench.prepare("confidence", "climbing")
+    with pytest.raises(rrbench.UseError, match=r"^climbing: gradients_per_image: ZeroDivisionError: "):
+        describe_plan(job.plan, job.runner)
 
 
 def test_an_attack_that_looks_at_nothing_is_left_alone(bench: Any) -> None:
