@@ -173,15 +173,24 @@ def training_key(rejector: Rejector, name: str) -> str:
     """
     if not rejector.has_training():
         return ""
+    after = _after_training(type(rejector))
     differ = [
         f"{item.name}={show(value)}"
         for item in sorted(fields(rejector), key=lambda item: item.name)
-        if item.init
-        and item.name not in rejector.after_training
-        and (value := getattr(rejector, item.name)) != item.default
+        if item.init and item.name not in after and (value := getattr(rejector, item.name)) != item.default
     ]
     name = rejector.trains_as or name
     return f"{name}({','.join(differ)})" if differ else name
+
+
+def _after_training(plugin: type[Rejector]) -> frozenset[str]:
+    """Return the settings that do not matter; who overrides a training must say anew which these are."""
+    for base in plugin.__mro__:
+        if "after_training" in vars(base):
+            return plugin.after_training
+        if vars(base).keys() & {"build_head", "training_loss"}:
+            break
+    return frozenset()
 
 
 def digest(**parts: object) -> str:

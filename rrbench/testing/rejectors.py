@@ -4,6 +4,7 @@ import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from rrbench.draws import HashedDraws
 from rrbench.guards import PROBED, certainties, check_alone, fit
 from rrbench.names import settings_of
 from rrbench.protocols import Batch, Outputs, Rejector, Victim
+from rrbench.registry import find
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import INFO, WIDTH, build_network, clear, empty, patterns
 
@@ -61,6 +63,8 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         "its head sees the features": _has_head,
         "settings of after_training change neither head nor loss": _is_after_training,
     }
+    if rejector.trains_as:
+        checks["it trains as the rejector that it names"] = _trains_as_said
     if rejector.is_probability:
         checks["a probability lies between 0 and 1"] = _is_probability
     if not rejector.has_head():  # which is not trained here
@@ -218,11 +222,23 @@ def _has_head(given: Rejector) -> None:
 def _is_after_training(given: Rejector) -> None:
     for key in sorted(given.after_training):
         for other in _others(given, key):
-            outcomes = [_trained(each) for each in (given, other)]
+            found = _difference(given, other)
             what = f"{key}={getattr(given, key)} and {key}={getattr(other, key)}"
-            is_same = all(torch.equal(*pair) for pair in zip(*(weights for weights, _ in outcomes), strict=True))
-            expect(is_same, f"{what} have other heads: take {key} out of after_training")
-            expect(outcomes[0][1] == outcomes[1][1], f"{what} have other losses: take {key} out of after_training")
+            expect(not found, f"{what} have other {found}: take {key} out of after_training")
+
+
+def _trains_as_said(given: Rejector) -> None:
+    other = cast(type[Rejector], find("rejector", given.trains_as))
+    shared = settings_of(other).keys() & settings_of(type(given)).keys() - given.after_training
+    found = _difference(given, other(**{key: getattr(given, key) for key in shared}))
+    expect(not found, f"it has other {found} than {given.trains_as!r}: delete trains_as")
+
+
+def _difference(one: Rejector, other: Rejector) -> str:
+    """Say in what two rejectors' trainings differ."""
+    (weights, loss), (others, other_loss) = _trained(one), _trained(other)
+    is_same = len(weights) == len(others) and all(map(torch.equal, weights, others))
+    return "heads" if not is_same else "losses" if loss != other_loss else ""
 
 
 def _others(given: Rejector, key: str) -> Iterator[Rejector]:

@@ -1,13 +1,16 @@
 """The mistakes that a plugin's author makes: each is harmless now, or one line that names the class and the remedy."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import rrbench
+from rrbench.cells import training_key
 from rrbench.estimate import describe_plan
+from rrbench.protocols import Outputs
 from rrbench.registry import table
 from rrbench.rows import ResultRow
 from wrong_plugins import (
@@ -75,6 +78,16 @@ def test_two_weights_of_a_loss_share_no_checkpoint(bench: Any) -> None:
         "pgd-at+calm(tau=2)",
         "pgd-at+calmattau",
     ]
+
+
+def test_who_overrides_a_loss_must_say_anew_what_does_not_matter_to_it() -> None:
+    @dataclass
+    class Calmer(CalmAtTau):
+        def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+            return classifier_loss + self.tau * outputs.logits.square().mean()
+
+    assert training_key(CalmAtTau(tau=2.0), "calm") == "calm"
+    assert training_key(Calmer(tau=2.0), "calmer") == "calmer(tau=2)"
 
 
 def test_a_head_has_a_checkpoint_of_its_own_without_a_word(bench: Any) -> None:

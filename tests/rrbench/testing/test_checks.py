@@ -14,6 +14,7 @@ from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, Budget, DataInfo, Draws, Moved, NetworkSource, Outputs, Rejector, Victim
 from rrbench.registry import table
 from rrbench.testing import Check, attack_checks, framework_checks, network_checks, rejector_checks
+from rrbench_baselines.coupled import Coupled
 from wrong_plugins import (
     Backwards,
     Calm,
@@ -160,6 +161,18 @@ def looking(self: Rejector, outputs: Outputs, labels: Tensor) -> Tensor:
 )
 def test_other_mistakes_of_rejectors(rejector: Rejector, sentence: str, line: str) -> None:
     assert line in failures(rejector_checks(rejector))[sentence]
+
+
+def test_who_says_that_it_trains_as_another_is_held_to_it() -> None:
+    class Other(Coupled):
+        def rectified(self, confidence: Tensor, outputs: Outputs) -> Tensor:
+            return super().rectified(confidence, outputs) / 2
+
+    sentence = "it trains as the rejector that it names"
+    assert sentence in map(str, rejector_checks(Coupled()))
+    assert failures(rejector_checks(Coupled())) == {}
+    found = failures(rejector_checks(dataclass(Other)()))
+    assert found[sentence] == "it has other losses than 'rr': delete trains_as"
 
 
 # Attacks.
