@@ -13,7 +13,7 @@ _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?[smhd]"
 
 @dataclass(frozen=True)
 class Deadline:
-    """When work is to stop; without a time it never is."""
+    """When work is to stop. Without a limit it never stops."""
 
     text: str = ""  # as typed
     ends: float = math.inf  # by the clock on the wall, which other machines share

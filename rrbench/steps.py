@@ -116,19 +116,20 @@ class CapturedStep(Step):
 
     def _capture(self, own: Captured, rate: float) -> None:
         """Record a step; one that waits for the device in between cannot be: its size goes plainly from then on."""
-        try:
-            with TURNS.alone():
-                stream = torch.cuda.current_stream()
-                stream.synchronize()
-                own.graph = own.rate = None  # the memory of one with another rate is free then
-                graph = torch.cuda.CUDAGraph()
-                # One after the other, they may use the same memory.
-                pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
+        with TURNS.alone():
+            stream = torch.cuda.current_stream()
+            stream.synchronize()
+            own.graph = own.rate = None  # the memory of one with another rate is free then
+            graph = torch.cuda.CUDAGraph()
+            # The graphs never run at the same time, so they can share memory.
+            pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
+            try:
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     super().take(own.positions, rate)
-        except RuntimeError as error:
-            own.is_refused = True
-            what = f"{self.name}: its step of {len(own.positions)} images"
-            self.report.line(f"{what} cannot be captured and goes on plainly ({first_line(error)})")
-        else:
-            own.graph, own.rate = graph, rate
+            except RuntimeError as error:
+                own.is_refused = True
+                what = f"{self.name}: its step of {len(own.positions)} images"
+                self.report.line(f"{what} cannot be captured and goes on plainly ({first_line(error)})")
+            else:
+                own.graph, own.rate = graph, rate
+            del graph  # within the turn: freeing one that was refused may wait for the device

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from rrbench.turns import TURNS
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
+_OWN = threading.local()  # the streams of a thread
 _EXACT = threading.Lock()  # and so is its switch for tf32
 
 
@@ -59,7 +60,7 @@ def epochs(
 
     Exhaust the iterator to get the checkpoints written; stop early and a later call resumes.
 
-    `is_plain`: no twin and no captured steps, which is what those are held against.
+    `is_plain`: without twin and captured steps. It is the reference that they are compared with, and runs alone.
     """
     with _switched(precision), _own_stream(device), ExitStack() as at_end:
         with TURNS.together():
@@ -134,7 +135,7 @@ def _own_stream(device: torch.device) -> Iterator[None]:
         return
     with torch.cuda.device(device):
         with TURNS.together():
-            stream, outer = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream, outer = _stream(), torch.cuda.current_stream()
             stream.wait_stream(outer)
         try:
             with torch.cuda.stream(stream):
@@ -142,6 +143,18 @@ def _own_stream(device: torch.device) -> Iterator[None]:
         finally:
             with TURNS.together():
                 outer.wait_stream(stream)
+
+
+def _stream() -> torch.cuda.Stream:
+    """Return this thread's own stream on the present GPU.
+
+    Not a new one for each training: PyTorch has 32 and hands them out again, also one that another training works on.
+    """
+    streams = _OWN.__dict__.setdefault("streams", {})
+    device = torch.cuda.current_device()
+    if device not in streams:
+        streams[device] = torch.cuda.Stream()
+    return cast(torch.cuda.Stream, streams[device])
 
 
 def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Turns on a GPU that several trainings share: no step is captured while another thread does anything but replay.
+"""Turns on a GPU that several trainings share: while one thread captures a step, the others may only replay theirs.
 
 CUDA refuses to wait for a whole device while a step is being captured on it, and breaks the capture off. Much waits for
 the device without saying so: cuDNN when it tries kernels, memory that is given back, a kernel that is compiled, a graph
@@ -11,7 +11,10 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """Lets any number of threads work together, or one alone; who waits to be alone goes first."""
+    """Lets any number of threads work together, or one alone.
+
+    A thread that waits to work alone goes before threads that want to work together.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,16 +29,18 @@ class Turns:
         if self._has_turn():
             yield
             return
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_alone and not self._waiting)
-            self._together += 1
-        self._own.has_turn = True
+        took = False  # an interrupt may come at any line
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_alone and not self._waiting)
+                took = True
+                self._together += 1
+            self._own.has_turn = True
             yield
         finally:
             self._own.has_turn = False
             with self._changed:
-                self._together -= 1
+                self._together -= took
                 self._changed.notify_all()
 
     @contextmanager
@@ -43,21 +48,22 @@ class Turns:
         """Work while nobody else has a turn."""
         if self._has_turn():
             raise RuntimeError("this thread has a turn already: it would wait for itself")
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._is_alone and not self._together)
-                self._is_alone = True
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()
-        self._own.has_turn = True
+        took = waits = False
         try:
+            with self._changed:
+                waits = True
+                self._waiting += 1
+                self._changed.wait_for(lambda: not self._is_alone and not self._together)
+                took = self._is_alone = True
+                waits = False
+                self._waiting -= 1
+            self._own.has_turn = True
             yield
         finally:
             self._own.has_turn = False
             with self._changed:
-                self._is_alone = False
+                self._waiting -= waits
+                self._is_alone &= not took
                 self._changed.notify_all()
 
     def is_alone(self) -> bool:

@@ -26,7 +26,7 @@ class TinyCifar10(Cifar10):
 
 
 class TinyCifar100(Cifar100):
-    layout = dataclasses.replace(Cifar100.layout, train=200, test=100, calibration=6, sorted_pixels={})
+    layout = dataclasses.replace(Cifar100.layout, train=200, test=100, calibration=6, content={})
 
 
 def content(source: type[Cifar]) -> dict[str, Any]:

@@ -73,9 +73,13 @@ def train(
 
     def work(training: "Training") -> "tuple[Checkpoint, Entry | None]":
         checkpoint = runner.checkpoint(training)
-        # At once: where the others never end, this one is in the zoo all the same.
-        command = shlex.join(["rrbench", *sys.argv[1:]])
-        return checkpoint, None if pack is None else add(pack, runner, training, checkpoint, command)
+        if pack is None:
+            return checkpoint, None
+        # Pack now: if another training hangs or fails, this one is already in the zoo.
+        try:
+            return checkpoint, add(pack, runner, training, checkpoint, shlex.join(["rrbench", *sys.argv[1:]]))
+        except Exception as error:
+            raise CellError(f"trained, in {checkpoint.path}, but not packed: {reason(error)}") from None
 
     ended = beside(runner, trainings, work, jobs or default_jobs(runner.device))
     for each in ended:

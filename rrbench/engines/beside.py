@@ -1,6 +1,7 @@
 """Several trainings side by side on one GPU: at a batch of 128 a single one leaves much of it idle."""
 
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rrbench.devices import free_memory, tf32, tried_kernels
 from rrbench.errors import StoppedError, reason
 from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
+from rrbench.turns import TURNS
 
 MOST = 4  # more were not faster in all on an H200
 ROOM = 24 * 2**30  # bytes that a training may need, through WRN-34-10
@@ -62,7 +64,7 @@ def beside(
             tried_kernels(True),
             ThreadPoolExecutor(max(1, min(jobs, len(trainings) or 1))) as pool,
         ):
-            futures = {pool.submit(work, training): training for training in trainings}
+            futures = {pool.submit(_lightly, work, training): training for training in trainings}
             try:
                 for future in as_completed(futures):
                     error = future.exception()
@@ -77,6 +79,17 @@ def beside(
         return [_ended(training, future) for future, training in futures.items()]
     finally:
         runner.report = outer
+
+
+def _lightly(work: Callable[[Training], Result], training: Training) -> Result:
+    """Do the work; an error lets go of what its frames hold, or the memory of a training that failed stays taken."""
+    try:
+        return work(training)
+    except Exception as error:
+        with TURNS.together():
+            traceback.clear_frames(error.__traceback__)
+            error.__context__ = error.__cause__ = None
+        raise error.with_traceback(None) from None
 
 
 def _ended(training: Training, future: Future[Result]) -> Ended[Result]:

@@ -9,7 +9,7 @@ from rrbench.units import Unit
 
 
 def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, None]:
-    """Do the units in their order until the time is over; what comes after a training that failed has failed with it.
+    """Do the units in their order until the time is over. If a training fails, all cells that need it fail too.
 
     A unit that the deadline stops is not yielded, nor is what would come after it.
     """
@@ -18,6 +18,9 @@ def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, No
     if jobs > 1:
         ended = beside(runner, list(trainings), lambda training: runner.work(trainings[training]), jobs)
         made = dict(zip(trainings.values(), ended, strict=True))
+    for each in made.values():
+        if each.error is not None and not isinstance(each.error, StoppedError):
+            raise each.error  # before the time limit, which would hide it
     undone: set[int] = set()
     for position, unit in enumerate(units):
         try:

@@ -1,19 +1,24 @@
 """Puts a trained checkpoint into a zoo, packed; its accuracies are measured on the packed weights."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
+from torch import Tensor
 
 from rrbench.cells import Training
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import Instrumented, make_twin, place
+from rrbench.errors import UseError
 from rrbench.packing import pack, unpack
 from rrbench.protocols import DataSource, Rejector
 from rrbench.registry import build
 from rrbench.supply import Supply
-from rrbench.train import accuracies, build_network, clean_facts
+from rrbench.train import accuracies, build_network, clean_facts, describe_training
 from rrbench.turns import TURNS
 from rrbench.zoo import Entry, entries, write_index
 
@@ -21,44 +26,78 @@ SUFFIX = ".safetensors"
 
 
 def add(folder: Path, supply: Supply, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
-    """Pack a training's checkpoint into a zoo, in place of an earlier one of the same training."""
+    """Pack a training's checkpoint into a zoo, in place of an earlier one of the same training.
+
+    One that was packed before is left as it is: a training that is run again need not pay for it.
+    """
+    with _locked(folder):
+        for entry in entries(folder):
+            if entry.key == training.key and _source(folder / entry.file) == checkpoint.sha256:
+                return entry
     with TURNS.together():  # others may train beside
-        return _add(folder, supply, training, checkpoint, command)
+        tensors, facts, robust_accuracy = _measure(supply, training, checkpoint)
+    log = [", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]]
+    with _locked(folder):  # from the choice of the name on: others may want the same one
+        path = folder / free_name(folder, training)
+        write_checkpoint(path, tensors, facts)
+        entry = replace(
+            describe(training, read_checkpoint(path), command),
+            file=path.name,
+            robust_accuracy=robust_accuracy,
+            recipe=facts["recipe"],
+            log=log,
+        )
+        enter(folder, entry)
+    return entry
 
 
-def _add(folder: Path, supply: Supply, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
+def _measure(
+    supply: Supply, training: Training, checkpoint: Checkpoint
+) -> tuple[dict[str, Tensor], dict[str, Any], float]:
+    """Return the packed weights, what their file says of them, and their accuracy under the chooser's attack."""
     tensors = pack(checkpoint.tensors)
     rejector = build(Rejector, training.rejector)
     network = build_network(training, build(DataSource, training.dataset).info, rejector)
     network.load_state_dict(unpack(tensors))
     network = place(network, supply.device)
     model = Instrumented(network, supply.precision, twin=make_twin(network, supply.precision, supply.device))
-    judged = supply.data(training.dataset, training.recipe.choose_on)
-    measured = accuracies(training, model, rejector, judged)
-    facts = {**checkpoint.facts, "packed": "int8", **clean_facts(network, supply.data(training.dataset, "test"))}
-    path = folder / free_name(folder, training)
-    write_checkpoint(path, tensors, facts)
-    log = [", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]]
-    entry = replace(
-        describe(training, read_checkpoint(path), command),
-        file=path.name,
-        robust_accuracy=measured["robust_accuracy"],
-        recipe=facts["recipe"],
-        log=log,
-    )
-    enter(folder, entry)
-    return entry
+    measured = accuracies(training, model, rejector, supply.data(training.dataset, training.recipe.choose_on))
+    found = clean_facts(network, supply.data(training.dataset, "test"))
+    facts = {**checkpoint.facts, "packed": "int8", "packed_from": checkpoint.sha256, **found}
+    return tensors, facts, measured["robust_accuracy"]
+
+
+def _source(path: Path) -> str | None:
+    """Return the SHA-256 of the checkpoint that a file was packed from, if the file is there and says so."""
+    return read_checkpoint(path).facts.get("packed_from") if path.is_file() else None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a zoo's index; a thread that holds it already goes on."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "index.lock", is_singleton=True):
+            yield
+    except OSError as error:
+        raise UseError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def enter(folder: Path, entry: Entry) -> None:
-    """Put a line into a zoo's index, in place of an earlier one of the same training; others may do so meanwhile."""
-    with FileLock(folder / "index.lock"):
+    """Put a line into a zoo's index, in place of an earlier one of the same training."""
+    with _locked(folder):
         listed = entries(folder)
-        replaced = [other for other in listed if other.file == entry.file or _names(other) == _names(entry)]
+        replaced = [other for other in listed if other.file == entry.file or _is_same(other, entry)]
         write_index(folder, [*(other for other in listed if other not in replaced), entry])
         for other in replaced:
-            if other.file != entry.file:  # of a version before, which named its files otherwise
+            # Written by an older version under another name; a name that leads elsewhere is nobody's to delete.
+            if other.file != entry.file and Path(other.file).name == other.file:
                 (folder / other.file).unlink(missing_ok=True)
+
+
+def _is_same(one: Entry, other: Entry) -> bool:
+    """Tell whether two lines are of one training; an old one may not say its recipe."""
+    return _names(one) == _names(other) and (not one.recipe or one.recipe == other.recipe)
 
 
 def _names(entry: Entry) -> tuple[str, str, str, int, int]:
@@ -77,8 +116,12 @@ def file_name(training: Training) -> str:
 
 def free_name(folder: Path, training: Training) -> str:
     """Return a training's file name, with the start of its key where another training has that name already."""
-    name, own = file_name(training), (str(training.dataset), str(training.network), training.trained_as)
-    taken = any(entry.file == name and _names(entry)[:3] != own for entry in entries(folder))
+    name = file_name(training)
+    own = (str(training.dataset), str(training.network), training.trained_as, training.seed, training.recipe.epochs)
+    recipe = describe_training(training)["recipe"]
+    taken = any(
+        entry.file == name and (_names(entry) != own or entry.recipe not in ({}, recipe)) for entry in entries(folder)
+    )
     return f"{name.removesuffix(SUFFIX)}-{training.key[:8]}{SUFFIX}" if taken else name
 
 

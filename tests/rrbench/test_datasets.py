@@ -23,7 +23,7 @@ from made_up_cifar import (
     write_parts,
     write_pickled,
 )
-from rrbench.datasets.cifar import Cifar, Cifar10, Cifar100
+from rrbench.datasets.cifar import Cifar, Cifar10, Cifar100, Content
 from rrbench.datasets.forms import PARTS, Part
 from rrbench.datasets.search import roots
 from rrbench.errors import UseError
@@ -78,16 +78,24 @@ def test_the_order_of_cifar100_is_its_content_s_whatever_order_was_read(tmp_path
 def test_images_that_are_not_the_published_ones_are_found_by_their_hash(tmp_path: Path) -> None:
     arrays = content(TinyCifar100)
     write_npz(TinyCifar100, tmp_path, arrays)
-    pixels = sorted_by_content(arrays)
-    hashes: dict[Part, str] = {part: hashlib.sha256(pixels[f"x_{part}"].tobytes()).hexdigest() for part in PARTS}
+    ordered = sorted_by_content(arrays)
+
+    def hashed(array: Any) -> str:
+        return hashlib.sha256(array.astype(np.uint8).tobytes()).hexdigest()
+
+    hashes: dict[Part, Content] = {
+        part: Content(hashed(ordered[f"x_{part}"]), hashed(ordered[f"y_{part}"])) for part in PARTS
+    }
 
     class Published(TinyCifar100):
-        layout = dataclasses.replace(TinyCifar100.layout, sorted_pixels=hashes)
+        layout = dataclasses.replace(TinyCifar100.layout, content=hashes)
 
     assert Published.inspect((tmp_path,)) == "200 train and 100 test images, 100 classes"
-    arrays["x_test"][3, 0, 0, 0] ^= 1
-    write_npz(TinyCifar100, tmp_path, arrays)
-    with pytest.raises(UseError, match="its test images are not the published ones"):
+    write_npz(TinyCifar100, tmp_path, arrays | {"x_test": arrays["x_test"] ^ 1})
+    with pytest.raises(UseError, match="its test images or labels are not the published ones"):
+        Published.inspect((tmp_path,))
+    write_npz(TinyCifar100, tmp_path, arrays | {"y_train": (arrays["y_train"] + 7) % 100})
+    with pytest.raises(UseError, match="its train images or labels are not the published ones"):
         Published.inspect((tmp_path,))
 
 

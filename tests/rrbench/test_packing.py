@@ -19,6 +19,7 @@ from rrbench.files import sha256
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.packing import SCALE, pack, unpack
 from rrbench.plan import Request, make_plan
+from rrbench.train import describe_training
 from rrbench.zoo.pack import enter, file_name, free_name
 from rrbench_baselines.rr import RR
 
@@ -111,7 +112,7 @@ def test_a_packed_file_has_a_name_that_every_file_store_takes(rejector: str) -> 
 
 
 def test_settings_that_differ_in_sign_alone_have_files_of_their_own() -> None:
-    plan = make_plan(Request(["ebd(m_in=5)", "ebd(m_in=-5)"], ["clean"]), load_preset("quick"))
+    plan = make_plan(Request(["ebd(m_in=5,m_out=-9)", "ebd(m_in=-5,m_out=-9)"], ["clean"]), load_preset("quick"))
     assert len({file_name(training) for training in plan.checkpoints()}) == 2
 
 
@@ -122,7 +123,11 @@ def test_a_training_whose_name_another_has_already_is_told_by_its_key(tmp_path: 
     other = zoo.Entry(name, "", "", "digits", "small-cnn", "pgd-at-rr", 0, 15, 99.0, 80.0, "")
     enter(tmp_path, other)
     assert free_name(tmp_path, training) == name.replace(".safetensors", f"-{training.key[:8]}.safetensors")
-    enter(tmp_path, dataclasses.replace(other, trained_as="pgd-at+rr"))
+    recipe = describe_training(training)["recipe"]
+    assert isinstance(recipe, dict)
+    enter(tmp_path, dataclasses.replace(other, trained_as="pgd-at+rr", recipe={**recipe, "batch": 7}))
+    assert free_name(tmp_path, training) != name
+    enter(tmp_path, dataclasses.replace(other, trained_as="pgd-at+rr", recipe=recipe))
     assert free_name(tmp_path, training) == name
 
 
@@ -133,11 +138,18 @@ def test_a_training_packed_anew_replaces_its_file_of_an_older_name(tmp_path: Pat
     for name in ("pgd-at+rr.safetensors", "other.safetensors"):
         (tmp_path / name).write_bytes(b"weights")
     other = dataclasses.replace(older, file="other.safetensors", seed=1)
+    (tmp_path.parent / "precious").write_bytes(b"not of this zoo")
+    enter(tmp_path, dataclasses.replace(older, file="../precious"))
     enter(tmp_path, older)
+    assert (tmp_path.parent / "precious").exists()
     enter(tmp_path, other)
     newer = dataclasses.replace(older, file="pgd-at-rr.safetensors")
     enter(tmp_path, newer)
     assert zoo.entries(tmp_path) == [other, newer]
+    of_another_recipe = dataclasses.replace(newer, file="other-recipe.safetensors", recipe={"batch": 512})
+    enter(tmp_path, dataclasses.replace(newer, recipe={"batch": 128}))
+    enter(tmp_path, of_another_recipe)
+    assert [entry.recipe for entry in zoo.entries(tmp_path)] == [{"batch": 512}, {}, {"batch": 128}]
     assert not (tmp_path / "pgd-at+rr.safetensors").exists()
     assert (tmp_path / "other.safetensors").exists()
 
