@@ -12,6 +12,10 @@ from rrbench.devices import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
 
+# Of what all attacks share: this file, and the objectives and apgd of rrbench_attacks. Raised with every change of
+# behaviour: the keys of attacks hold it. 1 divided an l2 step by the gradient's norm + 1e-10, whatever its scale.
+REVISION = 2
+
 Score = Callable[[Outputs, Tensor], Tensor]  # (outputs, labels) -> (N,)
 Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` among all it passed
 Select = Literal["ce", "objective", "evade"]  # between candidates of one input
@@ -101,12 +105,21 @@ def ascend(
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the true class's logit minus the best other one: negative means wrong."""
     true = logits.gather(1, labels[:, None]).squeeze(1)
-    return true - logits.scatter(1, labels[:, None], -torch.inf).amax(1)
+    return true - _largest_other(logits, labels)
+
+
+def _largest_other(values: Tensor, labels: Tensor) -> Tensor:
+    return values.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
 def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
     """Return CE to the true label, one value per input."""
     return F.cross_entropy(outputs.logits, labels, reduction="none")
+
+
+def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return log max_{k != y} p_k, the class picked anew at each step."""
+    return _largest_other(outputs.logits.log_softmax(1), labels)
 
 
 class Tracker:

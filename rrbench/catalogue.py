@@ -5,13 +5,15 @@ A table must be a plain dict of imported classes to be shown entry by entry.
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
-from rrbench.names import show
+from rrbench.names import parse, show
 
 PROTOCOLS = "rrbench.protocols"
 BY_SETTINGS = "by its settings"
@@ -45,6 +47,29 @@ def cards(kind: str) -> list[Card]:
     return found
 
 
+@cache
+def plugins(kind: str) -> Mapping[str, Card]:
+    """Return the cards of one kind by name, without those that stand for others."""
+    return {card.name: card for card in cards(kind) if not card.stands_for}
+
+
+def plugin_name(kind: str, text: str) -> str:
+    """Return the plugin that a text names: `pgd100x10` is `pgd`."""
+    name = parse(text).name
+    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
+    known = plugins(kind)
+    return short[1] if short and name not in known and short[1] in known else name
+
+
+def constant(module: str, name: str) -> str:
+    """Return a constant of a module as it is written there."""
+    tree, _ = _module(module)
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", None) == name:
+            return _text(statement.value)
+    raise UnreadableError(f"{module}.{name}")
+
+
 def _read_table(module: str, attribute: str, package: str) -> Iterator[Card]:
     tree, imports = _module(module)
     for statement in tree.body:
@@ -66,7 +91,9 @@ def _card(module: str, imports: dict[str, str], key: ast.expr | None, item: ast.
         return Card(key.value, package, stands_for=item.value)
     if not isinstance(item, ast.Name):
         raise UnreadableError(module)
-    attributes, settings, methods = _class(imports.get(item.id, module), item.id)
+    attributes, found, methods = _class(imports.get(item.id, module), item.id)
+    ordered = sorted(found.items(), key=lambda part: part[1].is_by_name)
+    settings = {name: setting.default for name, setting in ordered}
     return Card(key.value, package, attributes, settings, methods=methods)
 
 
@@ -92,7 +119,12 @@ def _source(name: str) -> Path:
     raise UnreadableError(name)
 
 
-def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str], frozenset[str]]:
+class _Setting(NamedTuple):
+    default: str
+    is_by_name: bool  # the constructor takes it by name alone
+
+
+def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, _Setting], frozenset[str]]:
     """Return a class's attributes and settings, inherited ones first, as dataclasses order them, and its methods."""
     tree, imports = _module(module)
     node = next((part for part in tree.body if isinstance(part, ast.ClassDef) and part.name == name), None)
@@ -101,7 +133,7 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str], froz
             raise UnreadableError(f"{module}.{name}")
         return _class(imports[name], name)
     attributes: dict[str, str] = {}
-    settings: dict[str, str] = {}
+    settings: dict[str, _Setting] = {}
     methods: set[str] = set()
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id not in ("ABC", "Protocol"):
@@ -109,7 +141,9 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str], froz
             attributes |= inherited[0]
             settings |= inherited[1]
             methods |= inherited[2]
-    is_dataclass = any(ast.unparse(decorator).startswith("dataclass") for decorator in node.decorator_list)
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    is_dataclass = any(text.startswith("dataclass") for text in decorators)
+    is_by_name = any("kw_only=True" in text for text in decorators)
     for part in node.body:
         if isinstance(part, ast.FunctionDef):
             if any(ast.unparse(decorator).endswith("property") for decorator in part.decorator_list):
@@ -121,7 +155,7 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, str], froz
         elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
             is_plain = "ClassVar" in ast.unparse(part.annotation) or "init=False" in _text(part.value)
             if is_dataclass and not is_plain:
-                settings[part.target.id] = _text(part.value, ":")
+                settings[part.target.id] = _setting(part.value, is_by_name)
             else:
                 attributes[part.target.id] = _text(part.value)
     return attributes, settings, frozenset(methods)
@@ -133,6 +167,14 @@ def _answer(part: ast.FunctionDef) -> str:
     value = last.value if isinstance(last, ast.Return) else None
     is_plain = value is not None and not any(isinstance(node, ast.Attribute) for node in ast.walk(value))
     return _text(value) if is_plain and len(part.body) <= 2 else BY_SETTINGS
+
+
+def _setting(value: ast.expr | None, is_by_name: bool) -> _Setting:
+    """Read a setting's default; `field` holds it with more that is said of the setting."""
+    if not isinstance(value, ast.Call) or ast.unparse(value.func) != "field":
+        return _Setting(_text(value, ":"), is_by_name)
+    words = {word.arg: word.value for word in value.keywords}
+    return _Setting(_text(words.get("default"), ":"), is_by_name or _text(words.get("kw_only")) == "true")
 
 
 def _text(value: ast.expr | None, joint: str = ", ") -> str:

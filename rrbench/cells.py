@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
-from typing import cast
+from functools import cache
+from typing import Any, cast
 
+from rrbench.ascent import REVISION as ENGINE
 from rrbench.config import MetricSettings, Recipe
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.protocols import Attack, Budget, Norm, Rejector
-from rrbench.registry import build, code, is_ours
+from rrbench.registry import build, revision
+from rrbench.revisions import versions
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,25 @@ class Training:
             seed=self.seed,
             chooser=identity(self.chooser),
             budget=show_budget(self.budget),
-            **self._outside_code(),
+            **self._revised(),
         )
 
-    def _outside_code(self) -> dict[str, object]:
-        """Hash outsiders' code alone: ours has a version, and a comment must not cost the shipped checkpoints."""
-        plugins = [("framework", self.framework), ("network", self.network)]
-        plugins += [("rejector", self.rejector)] if self.training_key else []
-        outside = [code(kind, choice.name) for kind, choice in plugins if not is_ours(kind, choice.name)]
-        return {"code": outside} if outside else {}
+    @property
+    def is_revised(self) -> bool:
+        """Whether something behind the weights has a later revision: what was trained before is another network."""
+        return bool(self._revised())
+
+    def _revised(self) -> dict[str, object]:
+        """Return the revisions behind the weights; a first one is left out, or shipped ones lose their names.
+
+        What changes in the engine counts where it changes a framework: that one raises its own.
+        """
+        plugins = {"dataset": self.dataset, "network": self.network, "framework": self.framework}
+        plugins |= {"rejector": self.rejector} if self.training_key else {}
+        found = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
+        found["chooser"] = revision("attack", self.chooser.name)
+        later = {kind: number for kind, number in found.items() if number != 1}
+        return {"revisions": later} if later else {}
 
 
 @dataclass(frozen=True)
@@ -83,36 +97,42 @@ class Cell:
             return show_budget(self.budget)
         return f"{self.budget.norm}:{radius_text(self.budget.radius)}"
 
-    def describe(self) -> dict[str, object]:
-        """Return all that is needed to measure the cell again, as plain values."""
+    def revisions(self) -> dict[str, object]:
+        """Return which behaviour decides the row: plugins, the attacks' engine, packages that compute an attack."""
+        plugins = {"attack": self.attack, "dataset": self.dataset, "network": self.training.network}
+        plugins |= {"rejector": self.rejector}
+        found: dict[str, object] = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
+        if self.budget is not None:  # without any budget nothing is moved, and no engine runs
+            found["engine"] = ENGINE
+        if self.members:
+            found["members"] = [revision("attack", member.name) for member in self.members]
+        packages = dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack))
+        return found | ({"packages": versions(packages)} if packages else {})
+
+    def describe(self, checkpoint: str, precision: str) -> dict[str, Any]:
+        """Return all that decides the row, as plain values; the cell's keys are hashes of this alone."""
         return {
+            "checkpoint": checkpoint,
             "dataset": identity(self.dataset),
             "trained_on": identity(self.training.dataset),
             "network": identity(self.training.network),
             "framework": identity(self.training.framework),
             "rejector": identity(self.rejector),
             "attack": identity(self.attack),
-            "budget": show_budget(self.budget),
-            "limit": self.limit,
             "members": [identity(member) for member in self.members],
+            "is_adaptive": self.is_adaptive,
+            "budget": show_budget(self.budget),
+            "seed": self.seed,
+            "limit": self.limit,
+            "precision": precision,
+            "preset": self.preset,
             **asdict(self.metrics),
+            "revisions": self.revisions(),
         }
 
     def attack_key(self, checkpoint: str, precision: str) -> str:
         """Hash everything that decides the moved images; equal keys share one run of the attack."""
-        return digest(
-            checkpoint=checkpoint,
-            dataset=identity(self.dataset),
-            limit=self.limit,
-            attack=identity(self.attack),
-            budget=show_budget(self.budget),
-            seed=self.seed,
-            precision=precision,
-            rejector=identity(self.rejector) if self.is_adaptive else None,
-            members=[identity(member) for member in self.members],
-            code=[code("attack", choice.name) for choice in (self.attack, *self.members)]
-            + ([code("rejector", self.rejector.name)] if self.is_adaptive else []),
-        )
+        return attack_key(self.describe(checkpoint, precision))
 
     def member(self, attack: Choice) -> "Cell":
         """Return the cell of one attack of an ensemble."""
@@ -120,23 +140,18 @@ class Cell:
 
     def victim_key(self, checkpoint: str) -> str:
         """Hash everything that decides the fitted, calibrated rejector."""
+        revisions = self.revisions()
         return digest(
             checkpoint=checkpoint,
             dataset=identity(self.dataset),
             rejector=identity(self.rejector),
             is_attacked=self.is_adaptive,
-            code=code("rejector", self.rejector.name),
+            revisions={kind: revisions[kind] for kind in ("dataset", "network", "rejector")},
         )
 
     def key(self, checkpoint: str, precision: str) -> str:
         """Hash everything that decides the row."""
-        return digest(
-            attack=self.attack_key(checkpoint, precision),
-            rejector=identity(self.rejector),
-            metrics=asdict(self.metrics),
-            preset=self.preset,
-            code=code("rejector", self.rejector.name),
-        )
+        return cell_key(self.describe(checkpoint, precision))
 
 
 @dataclass(frozen=True)
@@ -152,6 +167,36 @@ class Plan:
         for cell in self.cells:
             groups.setdefault(cell.training, []).append(cell)
         return groups
+
+
+def cell_key(cell: Mapping[str, Any]) -> str:
+    """Return the key of a cell that `Cell.describe` describes."""
+    return digest(**cell)
+
+
+# Of a cell's description, what decides the moved images.
+_MOVING = ("checkpoint", "dataset", "attack", "members", "budget", "seed", "limit", "precision")
+
+
+def attack_key(cell: Mapping[str, Any]) -> str:
+    """Return the key of the attack of a cell that `Cell.describe` describes."""
+    is_adaptive, revisions = cell["is_adaptive"], cell["revisions"]
+    return digest(
+        **{name: cell[name] for name in _MOVING},
+        rejector=cell["rejector"] if is_adaptive else None,
+        revisions={kind: found for kind, found in revisions.items() if is_adaptive or kind != "rejector"},
+    )
+
+
+def data_key(cell: Mapping[str, Any]) -> str:
+    """Return the key of the measured inputs of a cell that `Cell.describe` describes."""
+    return digest(dataset=cell["dataset"], limit=cell["limit"], revision=cell["revisions"]["dataset"])
+
+
+@cache
+def _packages(attack: Choice) -> tuple[str, ...]:
+    """Return the packages that compute an attack's answers."""
+    return build(Attack, attack).packages
 
 
 def identity(choice: Choice) -> list[object]:

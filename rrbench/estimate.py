@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from rrbench.answers import has_answers
 from rrbench.cells import Cell, Plan, Training
 from rrbench.devices import describe
 from rrbench.errors import UseError, first_line
@@ -55,7 +56,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         key = cell.attack_key(source.key, runner.precision)
         is_done = runner.store.measured(cell.key(source.key, runner.precision)) is not None
         state = "done" if is_done else "shared" if key in seen else "to be run"
-        is_stored = runner.store.moved_path(key).is_file()
+        is_stored = has_answers(runner.store, key)
         is_needed = state == "to be run" and not is_stored
         gradients = attack_gradients(cell) if is_needed else 0
         seen.add(key)
@@ -98,7 +99,7 @@ def _seconds(unit: Unit, rates: Rates, runner: Runner) -> float:
     if unit.is_training:
         return training_gradients(unit.training) / rates.training
     key = unit.cells[0].attack_key(runner.source(unit.training).key, runner.precision)
-    return 0.0 if runner.store.moved_path(key).is_file() else rates.seconds(unit.cells[0])
+    return 0.0 if has_answers(runner.store, key) else rates.seconds(unit.cells[0])
 
 
 def training_gradients(training: Training) -> int:

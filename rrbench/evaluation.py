@@ -37,6 +37,7 @@ from rrbench.protocols import (
     Victim,
 )
 from rrbench.registry import build
+from rrbench.scores import Scores
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
@@ -291,22 +292,6 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
         raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
 
 
-class Scores(NamedTuple):
-    """Per-example results of one cell, as they are stored."""
-
-    ids: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    prediction: NDArray[np.int64]
-    logits: NDArray[np.float32]
-    head: NDArray[np.float32]
-    certainty: NDArray[np.float64]
-    boldest_certainty: NDArray[np.float64]  # best certainty reached while wrong; -inf where never wrong
-    threshold: NDArray[np.float64]  # (): the deployed one, NaN without
-    is_deployed: NDArray[np.bool_]  # counts for deploy_*
-    distances: NDArray[np.float64]  # (N,) of minimal distortion, else (0,)
-    reached: NDArray[np.bool_]  # likewise
-
-
 def held_out(test: Batch, calibration: Batch | None) -> NDArray[np.bool_]:
     """Tell which test inputs did not fix the deployed threshold."""
     if calibration is None:
@@ -319,8 +304,7 @@ def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
     test = subject.test()
     outputs = attacked.outputs
     certainty = certainties(victim.rejector, outputs, test.labels)
-    prediction = outputs.logits.argmax(1)
-    boldest = np.where(to_numpy(prediction != test.labels), certainty, -np.inf)
+    boldest = np.where(to_numpy(outputs.logits.argmax(1) != test.labels), certainty, -np.inf)
     if attacked.boldest is not outputs:
         bold = certainties(victim.rejector, attacked.boldest, test.labels)
         is_wrong = to_numpy(attacked.boldest.logits.argmax(1) != test.labels)
@@ -329,15 +313,14 @@ def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
     return Scores(
         ids=to_numpy(test.ids),
         labels=to_numpy(test.labels),
-        prediction=to_numpy(prediction),
+        held_out=held_out(test, subject.batch("calibration")),
         logits=to_numpy(outputs.logits),
         head=to_numpy(outputs.head),
+        distances=_or_empty(attacked.distances, np.float64),
+        reached=_or_empty(attacked.reached, np.bool_),
         certainty=certainty,
         boldest_certainty=boldest,
         threshold=np.asarray(threshold, dtype=np.float64),
-        is_deployed=held_out(test, subject.batch("calibration")),
-        distances=_or_empty(attacked.distances, np.float64),
-        reached=_or_empty(attacked.reached, np.bool_),
     )
 
 
@@ -371,7 +354,7 @@ def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
         scores.certainty,
         rule="official" if rule == "official" else "quantile",
         threshold=None if np.isnan(threshold) else threshold,
-        deploy_mask=scores.is_deployed,
+        deploy_mask=scores.held_out,
         resamples=resamples,
         seed=derive(seed, "bootstrap"),
     )

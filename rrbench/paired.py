@@ -13,35 +13,45 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.arrays import load_arrays
 from rrbench.errors import UseError
 from rrbench.files import read_json
 from rrbench.names import unknown
 from rrbench.resampling import RESAMPLED, resampled, resampled_share
+from rrbench.revisions import is_current
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
+from rrbench.scores import Scores, read_scores
 from rrbench.tables import number, pivot_table
 from rrbench.tallies import TprRule
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)
 SEED = 0
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Scored:
     """A cell's per-example scores, and how its row was computed from them."""
 
-    path: Path
+    folder: Path
+    files: tuple[tuple[str, str], ...]
     rule: TprRule
     resamples: int
     draws: dict[tuple[str, TprRule, int], NDArray[np.float64]] = field(default_factory=dict, compare=False)
 
-    def drawn(self, arrays: Arrays, metric: str, like: "Scored") -> NDArray[np.float64]:
+    @property
+    def is_there(self) -> bool:
+        """Whether all its files are."""
+        return all((self.folder / name).is_file() for name, _ in self.files)
+
+    def scores(self) -> Scores:
+        """Read its files."""
+        return read_scores(self.folder, dict(self.files))
+
+    def drawn(self, scores: Scores, metric: str, like: "Scored") -> NDArray[np.float64]:
         """Draw as for another cell, once: a reference is asked for by every rejector."""
         key = (metric, like.rule, like.resamples)
         if key not in self.draws:
-            self.draws[key] = drawn(arrays, metric, like)
+            self.draws[key] = drawn(scores, metric, like)
         return self.draws[key]
 
 
@@ -108,6 +118,7 @@ def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> Res
     for name in ("framework", "checkpoint_sha256", "precision"):
         nearer = [other for other in found if getattr(other, name) == getattr(row, name)]
         found = nearer or found
+    found = [other for other in found if is_current(other)] or found
     return found[0] if len({(other.trained_as, other.checkpoint_sha256) for other in found}) == 1 else None
 
 
@@ -119,10 +130,10 @@ def paired_difference(
     if ours is None or theirs is None:
         return None
     found = [scores.get(identity(each)) for each in (row, reference)]
-    if found[0] is None or found[1] is None or not all(each and each.path.is_file() for each in found):
+    if found[0] is None or found[1] is None or not all(each and each.is_there for each in found):
         return Difference(ours - theirs, without="no score files beside the rows")
-    one, other = load_arrays(found[0].path), load_arrays(found[1].path)
-    if not np.array_equal(one["ids"], other["ids"]) or not np.array_equal(one["labels"], other["labels"]):
+    one, other = found[0].scores(), found[1].scores()
+    if not np.array_equal(one.ids, other.ids) or not np.array_equal(one.labels, other.labels):
         return Difference(ours - theirs, without="the two were measured on other test inputs")
     draws = found[0].drawn(one, metric, found[0]) - found[1].drawn(other, metric, found[0])
     if not draws.size:
@@ -134,16 +145,15 @@ def paired_difference(
     return Difference(ours - theirs, float(low), float(high))
 
 
-def drawn(arrays: Arrays, metric: str, scored: Scored) -> NDArray[np.float64]:
+def drawn(scores: Scores, metric: str, scored: Scored) -> NDArray[np.float64]:
     """Return a metric of every bootstrap draw; equal sizes draw the same examples."""
-    correct, certainty = arrays["prediction"] == arrays["labels"], arrays["certainty"]
+    correct, certainty = scores.correct, scores.certainty
     if metric in RESAMPLED:
         return resampled(metric, certainty, correct, scored.rule, scored.resamples, SEED)
     if metric in ("distance", "success"):
-        values = arrays["distances" if metric == "distance" else "reached"].astype(np.float64)
+        values = (scores.distances if metric == "distance" else scores.reached).astype(np.float64)
         return resampled_share(values, np.ones_like(values), scored.resamples, SEED)
-    is_deployed = arrays["is_deployed"]
-    accepted, right = (certainty >= float(arrays["threshold"]))[is_deployed], correct[is_deployed]
+    accepted, right = (certainty >= float(scores.threshold))[scores.held_out], correct[scores.held_out]
     parts = {
         "deploy_acc": (accepted & right, accepted),
         "deploy_coverage": (accepted, np.ones_like(accepted)),
@@ -165,8 +175,8 @@ def scored_rows(folder: Path) -> dict[tuple[object, ...], Scored]:
         value = cast(dict[str, Any], read_json(path))
         try:
             row, cell = from_json(value["row"]), value["cell"]
-            scored = Scored(folder / "scores" / f"{value['key']}.npz", cell["tpr_rule"], cell["resamples"])
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            scored = Scored(folder, tuple(value["files"].items()), cell["tpr_rule"], cell["resamples"])
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
             raise UseError(f"{path} is no cell file of this version") from None
         if row.status == "ok":
             found[identity(row)] = scored

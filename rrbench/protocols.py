@@ -77,6 +77,9 @@ class Budget:
         return float(self.radius)
 
 
+NO_BUDGET = Budget("linf", Fraction(0))  # of an attack that has no budget at all: it may not move
+
+
 class Calibration(NamedTuple):
     """What a deployer knows of a rejector's certainty, from clean inputs alone."""
 
@@ -102,6 +105,7 @@ class Rejector(ABC):
     Overriding is the declaration: what has a `fit` is fitted, what has a `build_head` or a `training_loss` is trained.
     """
 
+    revision: ClassVar[int] = 1  # raised with every change of behaviour: keys and rows hold it
     frameworks: ClassVar[tuple[str, ...]] = ()  # empty: any
     needs: ClassVar[frozenset[str]] = frozenset()  # of {"features"}: what is not named cannot be read
     after_training: ClassVar[frozenset[str]] = frozenset()  # settings that only read the trained network
@@ -226,6 +230,8 @@ class Attack(ABC):
     What may depend on settings is a property here; a class for which it does not writes `is_adaptive = True`.
     """
 
+    revision: ClassVar[int] = 1  # raised with every change of behaviour: keys and rows hold it
+    packages: ClassVar[tuple[str, ...]] = ()  # distributions that compute its answers; their versions enter its key
     needs_budget: ClassVar[bool] = True  # False: minimal distortion, or no attack
     expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): left out, one cell for each
     paper: ClassVar[str] = ""  # authors, year, arXiv number
@@ -276,6 +282,7 @@ class Ensemble(Attack):
 class Framework(ABC):
     """One way to train a network; a frozen dataclass."""
 
+    revision: ClassVar[int] = 1  # raised with every change of behaviour: what was trained before is another checkpoint
     rejectors: ClassVar[tuple[str, ...]] = ()  # empty: any; carl's loss reads the head of the rejector carl
     chooses_epoch: ClassVar[bool] = True  # False: robust accuracy says nothing here, the last epoch is taken
     paper: ClassVar[str] = ""
@@ -308,6 +315,7 @@ class DataInfo:
 class DataSource(ABC):
     """A data set; a frozen dataclass."""
 
+    revision: ClassVar[int] = 1  # raised when it gives other inputs than before
     info: DataInfo
     trains_as: str | None = None  # the data set whose checkpoints are used, where it has no training images
     about: ClassVar[str] = ""  # one line
@@ -320,6 +328,7 @@ class DataSource(ABC):
 class NetworkSource(ABC):
     """An architecture; a frozen dataclass."""
 
+    revision: ClassVar[int] = 1  # raised when the same weights give other outputs than before
     about: ClassVar[str] = ""  # one line
 
     @abstractmethod

@@ -38,7 +38,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def packages() -> dict[str, str]:
     """Return the versions of what decides numbers."""
-    names = ("torch", "numpy", "scikit-learn", "pandas", "safetensors", "foolbox", "pyautoattack")
+    names = ("torch", "numpy", "scikit-learn", "pandas", "safetensors", "foolbox", "autoattack", "pyautoattack")
     return {name: metadata.version(name) for name in names if _is_installed(name)}
 
 

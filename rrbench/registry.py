@@ -1,6 +1,5 @@
 """Merges the tables of all installed plugins; a name in two tables and an unknown name are errors."""
 
-import hashlib
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from rrbench.contract import BASES, check_entry, check_inherited
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.names import Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
+from rrbench.revisions import OURS, Revision, outside_revision
 
 Plugin = TypeVar("Plugin", Rejector, Attack, Framework, DataSource, NetworkSource)
 
@@ -87,16 +87,26 @@ def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[st
     return choice
 
 
-@cache
-def code(kind: str, name: str) -> str:
-    """Hash the source file of a plugin: whoever edits an idea and runs it again must not see old numbers."""
-    path = inspect.getsourcefile(find(kind, name))
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
+def revision(kind: str, name: str) -> Revision:
+    """Return what tells a plugin's behaviour from that of an earlier one of this name, for keys and rows."""
+    plugin = cast(type[Attack], find(kind, name))  # or of another kind: all declare it
+    if is_ours(kind, name):
+        return plugin.revision
+    return outside_revision(table(kind).owners.get(name, ""), plugin.revision, _own_file(plugin))
 
 
 def is_ours(kind: str, name: str) -> bool:
-    """Tell whether a plugin comes with rrbench, whose version says what its code is."""
-    return table(kind).owners.get(name) == "rrbench"
+    """Tell whether a plugin comes with rrbench."""
+    return table(kind).owners.get(name) == OURS
+
+
+def _own_file(plugin: type) -> list[Path]:
+    """Return the file that defines a class; one that was typed at a prompt has none."""
+    try:
+        path = inspect.getsourcefile(plugin)
+    except TypeError:
+        path = None
+    return [Path(path)] if path else []
 
 
 def restore(kind: str, saved: Sequence[Any]) -> Choice:

@@ -71,6 +71,7 @@ class ResultRow:
     version: str = ""
     commit: str = ""
     forwards: float | None = None  # passes per image, those with gradients included
+    revisions: str = "{}"  # JSON: which behaviour of plugins, engine and packages it comes from
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
@@ -92,11 +93,20 @@ _ROUNDING = 1e-9
 
 def stated(row: ResultRow) -> dict[str, Any]:
     """Return a row's settings; what cannot be read, as in files of others, states nothing."""
+    return _object(row.settings)
+
+
+def _object(text: str) -> dict[str, Any]:
     try:
-        settings = json.loads(row.settings)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return settings if isinstance(settings, dict) else {}
+    return value if isinstance(value, dict) else {}
+
+
+def revisions_of(row: ResultRow) -> dict[str, Any]:
+    """Return which behaviour a row comes from; what cannot be read, as in files of others, says nothing."""
+    return _object(row.revisions)
 
 
 def goes_by(row: ResultRow, name: str) -> bool:

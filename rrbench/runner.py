@@ -6,18 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
-from pathlib import Path
 
 import torch
 
 from rrbench import provenance
-from rrbench.cells import Cell, Plan, Training, identity
+from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
+from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, data_key, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, reason
 from rrbench.evaluation import (
-    KEPT_IMAGES,
     Attacked,
     Subject,
     distances_of,
@@ -28,11 +26,12 @@ from rrbench.evaluation import (
     score,
     to_numpy,
 )
-from rrbench.moved import ask, asked_of, load_moved, save_moved
 from rrbench.names import Choice
-from rrbench.protocols import Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
+from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
+from rrbench.revisions import write
 from rrbench.rows import ResultRow
+from rrbench.scores import DATA, SCORES
 from rrbench.store import CellRecord, save_arrays
 from rrbench.supply import Source, Supply, check_accuracy
 from rrbench.units import Unit, units_of
@@ -90,14 +89,14 @@ class Runner(Supply):
         )
 
     def _tell_earlier(self, keys: Collection[str]) -> None:
-        """Say which rows cannot be told from these but by the plugins' code, which has changed since."""
+        """Say which rows differ from these in nothing but the revision of what measured them."""
         records = [record for record, _ in self.store.cells()]
         named = {_names(record) for record in records if record.key in keys}
         earlier = [record.key for record in records if record.key not in keys and _names(record) in named]
         if earlier:
             shown = ", ".join(f"cells/{key}.json" for key in earlier[:SHOWN]) + " ..." * (len(earlier) > SHOWN)
             self.report.line(
-                f"{len(earlier)} rows beside these are of earlier code of the same plugins; "
+                f"{len(earlier)} rows beside these are of other revisions of the same code; "
                 f"to drop them delete {shown} in {self.store.root} and run again"
             )
 
@@ -112,13 +111,17 @@ class Runner(Supply):
                 self.report.line(
                     f"--keep images comes too late for {training.trained_as}: its cells are measured already"
                 )
-        records = [self.store.cell(key) for key in self.keys(pending)]
-        scoreless = sum(record is not None and record.row.status == "ok" for record in records)
-        if scoreless:
-            folder = self.store.root / "scores"
-            self.report.line(f"cells whose score file is gone from {folder}, and that are measured again: {scoreless}")
+        self._tell_unsound([record for key in self.keys(pending) if (record := self.store.cell(key))])
         trainings = dict.fromkeys(cell.training for cell in pending)
         return units_of(pending, [training for training in trainings if not self.source(training).path.is_file()])
+
+    def _tell_unsound(self, records: Sequence[CellRecord]) -> None:
+        """Name the files for whose sake cells are measured again."""
+        files = dict.fromkeys(name for record in records for name in self.store.unsound(record))
+        if files:
+            shown = ", ".join(list(files)[:SHOWN]) + " ..." * (len(files) > SHOWN)
+            count = sum(bool(self.store.unsound(record)) for record in records)
+            self.report.line(f"gone or damaged in {self.store.root}: {shown}; cells that are measured again: {count}")
 
     def work(self, unit: Unit) -> bool:
         """Do one unit; False where its checkpoint could not be made, and so nothing that comes after it."""
@@ -138,9 +141,9 @@ class Runner(Supply):
         """Write failed rows for the cells that whoever did a unit was at; return what is left of it."""
         source = self.source(unit.training)
         pending = [cell for cell in unit.cells if self._finished(cell, source) is None]
-        path = self.store.moved_path(unit.cells[0].attack_key(source.key, self.precision))
+        key = unit.cells[0].attack_key(source.key, self.precision)
         # Once the attack is stored its cells are scored in their order, so the first without a row is to blame.
-        lost = pending[:1] if path.is_file() and not unit.is_training else pending
+        lost = pending[:1] if not unit.is_training and has_answers(self.store, key) else pending
         self._fail(lost, source, "", CellError(reason))
         left = tuple(pending[len(lost) :])
         return dataclasses.replace(unit, cells=left) if left else None
@@ -173,27 +176,27 @@ class Runner(Supply):
         checkpoint, subject = self._opened(cells[0], source)
         with self._failing(cells, source, checkpoint.sha256):
             needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
-            path = self.store.moved_path(key)
-            attacked = load_moved(path, self.device, with_features=needs_features, with_images="images" in self.keep)
-            if attacked is None:
+            wanted = {"with_features": needs_features, "with_images": "images" in self.keep}
+            answers = load_answers(self.store, key, self.device, **wanted)
+            if answers is None:
                 attacked = self._attack(subject, source, cells[0])
                 # Whole until it has served: a run that is killed must find the features, an ensemble the images.
-                asked = asked_of(path).union(self.keep)
-                save_moved(
-                    path,
+                kept = kept_of(self.store, key) | self.keep
+                answers = save_answers(
+                    self.store,
+                    key,
                     attacked,
-                    with_features=needs_features or "features" in asked,
-                    with_images=unit.is_member or "images" in asked,
-                    asked=asked,
+                    with_features=needs_features or "features" in kept,
+                    with_images=unit.is_member or "images" in kept,
+                    kept=kept,
                 )
-            else:
-                ask(path, self.keep)
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):
-                    self._check_time(cell)
-                    self._score(subject, checkpoint, source, cell, attacked)
-            if needs_features and not unit.is_member:
-                self._shrink(path)
+                    if cell is not cells[0]:  # an attack that has ended gives a row at least
+                        self._check_time(cell)
+                    self._score(subject, checkpoint, source, cell, answers)
+            if not unit.is_member:
+                shrink(self.store, key, self.keep)
 
     def _keep_training(self, source: Source, cell: Cell) -> None:
         """Store what the network says of its clean training images: the t-SNE figure shows those features."""
@@ -218,15 +221,7 @@ class Runner(Supply):
         source = self.source(training)
         for unit in units:
             if unit.training == training and unit.is_member:
-                self._shrink(self.store.moved_path(unit.cells[0].attack_key(source.key, self.precision)))
-
-    def _shrink(self, path: Path) -> None:
-        """Shrink an attack's outputs to what this run or one before was asked to keep."""
-        asked = asked_of(path).union(self.keep)
-        kept = {"with_features": "features" in asked, "with_images": "images" in asked}
-        attacked = load_moved(path, torch.device("cpu"), **kept)
-        if attacked is not None:
-            save_moved(path, attacked, **kept, asked=asked)
+                shrink(self.store, unit.cells[0].attack_key(source.key, self.precision), self.keep)
 
     @contextmanager
     def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
@@ -255,8 +250,8 @@ class Runner(Supply):
 
     def _member(self, source: Source, cell: Cell, choice: Choice) -> Member:
         """Return an attack of an ensemble: its stored answers where it was run, else the attack itself."""
-        path = self.store.moved_path(cell.member(choice).attack_key(source.key, self.precision))
-        stored = load_moved(path, self.device, with_features=False, with_images=True)
+        key = cell.member(choice).attack_key(source.key, self.precision)
+        stored = load_answers(self.store, key, self.device, with_features=False, with_images=True)
         ids = self.data(cell.dataset, "test").ids[: cell.limit].tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
         # Where several inputs share an id, as corruptions of one image do, answers cannot be found by it.
@@ -265,7 +260,7 @@ class Runner(Supply):
 
         def found(victim: Victim, batch: Batch) -> Moved:
             rows = torch.tensor([position[identifier] for identifier in batch.ids.tolist()], device=self.device)
-            return Moved(stored.images[rows], stored.boldest_images[rows])
+            return Moved(stored.attacked.images[rows], stored.attacked.boldest_images[rows])
 
         return found
 
@@ -285,14 +280,17 @@ class Runner(Supply):
         rejector.fitted = {name: tensor.to(self.device) for name, tensor in saved.tensors.items()}
         return Victim(subject.network, rejector, Calibration(**saved.facts))
 
-    def _score(self, subject: Subject, checkpoint: Checkpoint, source: Source, cell: Cell, attacked: Attacked) -> None:
+    def _score(self, subject: Subject, checkpoint: Checkpoint, source: Source, cell: Cell, answers: Answers) -> None:
         """Turn outputs into a row and write it."""
+        attacked = answers.attacked
         victim = self._victim(subject, source, cell)
         scores = score(subject, victim, attacked)
         metrics = metrics_of(scores, cell.metrics.tpr_rule, cell.metrics.resamples, cell.seed)
-        key = cell.key(source.key, self.precision)
-        images = {"images": to_numpy(attacked.images[: None if "images" in self.keep else KEPT_IMAGES])}
-        scores_sha256 = save_arrays(self.store.scores_path(key), scores._asdict() | images)
+        described = cell.describe(source.key, self.precision)
+        path = self.store.scores_path(cell_key(described))
+        files = dict([self.store.add(DATA, data_key(described), scores.of_data())])
+        files[answers.file] = answers.sha256
+        files[f"{SCORES}/{path.name}"] = save_arrays(path, scores.of_cell())
         row = dataclasses.replace(
             self._row(cell, checkpoint.facts.get("recipe")),
             n=len(scores.labels),
@@ -305,7 +303,7 @@ class Runner(Supply):
             checkpoint_sha256=checkpoint.sha256,
             data_sha256=subject.data_sha256,
         )
-        self._save(cell, source, row, scores_sha256)
+        self._save(cell, source, row, files)
 
     def _row(self, cell: Cell, recipe: object) -> ResultRow:
         """Return a row with everything that is known before measuring; `recipe` made the checkpoint."""
@@ -338,6 +336,7 @@ class Runner(Supply):
             precision=self.precision,
             version=provenance.version(),
             commit=provenance.commit(),
+            revisions=write(cell.revisions()),
         )
 
     def _fail(self, cells: Iterable[Cell], source: Source, checkpoint_sha256: str, error: Exception) -> None:
@@ -349,19 +348,18 @@ class Runner(Supply):
             row = dataclasses.replace(
                 self._row(cell, None), status="failed", error=reason(error), checkpoint_sha256=checkpoint_sha256
             )
-            self._save(cell, source, row, "")
+            self._save(cell, source, row, {})
 
-    def _save(self, cell: Cell, source: Source, row: ResultRow, scores_sha256: str) -> None:
-        key, attack = cell.key(source.key, self.precision), cell.attack_key(source.key, self.precision)
-        self.store.save_cell(CellRecord(key, row, source.key, attack, scores_sha256, cell.describe()))
+    def _save(self, cell: Cell, source: Source, row: ResultRow, files: dict[str, str]) -> None:
+        described = cell.describe(source.key, self.precision)
+        self.store.save_cell(CellRecord(cell_key(described), attack_key(described), row, described, files))
 
 
 def budget_of(cell: Cell) -> Budget:
     """Return a cell's budget; an attack without any may not move at all."""
-    return cell.budget or Budget("linf", Fraction(0))
+    return cell.budget or NO_BUDGET
 
 
-def _names(record: CellRecord) -> tuple[object, ...]:
-    """Return all that decides a cell but the plugins' code."""
-    row = record.row
-    return json.dumps(record.cell, sort_keys=True), row.seed, row.preset, row.precision, record.checkpoint
+def _names(record: CellRecord) -> str:
+    """Return all that decides a cell but its revisions."""
+    return json.dumps({name: part for name, part in record.cell.items() if name != "revisions"}, sort_keys=True)

@@ -2,9 +2,10 @@
 
 rows.csv        all rows, rebuilt from cells/ in a fixed order
 manifest.json   the runs that worked here: command, versions, machine
-cells/          one JSON a finished cell: its row, the hash of its score file
-scores/         per-example scores of a cell (.npz, no pickles)
-moved/          what the network said of an attack's images, shared by the rejectors of a checkpoint
+cells/          one JSON a finished cell: its row, all that its key was made of, the hashes of its three files:
+  data/         the measured inputs of a data set, for all cells on them (.npz, no pickles)
+  attacks/      what the network said of an attack's images, for all rejectors of a checkpoint
+  scores/       what the rejector of the cell said of them
 training/       what a checkpoint says of its clean training images, where `--keep features` asks for it
 fitted/         what a rejector learnt from clean training outputs, and its calibration
 checkpoints/    networks (.safetensors)
@@ -14,20 +15,22 @@ locks/          so that two runs never do the same work at once
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from rrbench.arrays import load_arrays as load_arrays
 from rrbench.arrays import save_arrays as save_arrays
 from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
-from rrbench.files import Files, read_json, write_bytes, write_json
+from rrbench.files import Files, read_json, sha256, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, from_json, write_rows
+from rrbench.scores import ATTACKS, SCORES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +38,15 @@ class CellRecord:
     """A finished cell: its row, and what `verify` needs to find again."""
 
     key: str
-    row: ResultRow
-    checkpoint: str  # the checkpoint's key
     attack: str  # the attack's key
-    scores_sha256: str  # empty for a failed cell
-    cell: dict[str, Any]  # the choices with all their settings, as `Cell.describe` gives them
+    row: ResultRow
+    cell: dict[str, Any]  # all that the keys were made of, as `Cell.describe` gives it
+    files: dict[str, str]  # {name below the work folder: SHA-256}; none for a failed cell
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint's key."""
+        return str(self.cell["checkpoint"])
 
     def row_sha256(self) -> str:
         """Hash the row, so that a changed field is noticed even where it cannot be recomputed."""
@@ -51,6 +58,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._hashes: dict[tuple[str, int, int], str] = {}
 
     def prepare(self) -> None:
         """Make the folder; one that cannot be written to is refused before any work is done."""
@@ -70,11 +78,15 @@ class Store:
 
     def scores_path(self, key: str) -> Path:
         """Return where a cell's scores lie."""
-        return self.root / "scores" / f"{key}.npz"
+        return self.root / SCORES / f"{key}.npz"
 
-    def moved_path(self, key: str) -> Path:
+    def attack_path(self, key: str) -> Path:
         """Return where an attack's outputs lie."""
-        return self.root / "moved" / f"{key}.npz"
+        return self.root / ATTACKS / f"{key}.npz"
+
+    def whole_path(self, key: str) -> Path:
+        """Return where an attack's features and images lie while they are needed."""
+        return self.root / ATTACKS / f"{key}.whole.npz"
 
     def training_path(self, key: str) -> Path:
         """Return where a checkpoint's outputs on its training images lie."""
@@ -111,9 +123,59 @@ class Store:
         return read_cell(path)[0] if path.is_file() else None
 
     def measured(self, key: str) -> CellRecord | None:
-        """Return a finished cell that did not fail and whose scores are there."""
+        """Return a finished cell that did not fail and whose files are there as they were written."""
         record = self.cell(key)
-        return record if record and record.row.status == "ok" and self.scores_path(key).is_file() else None
+        return record if record and record.row.status == "ok" and not self.unsound(record) else None
+
+    def unsound(self, record: CellRecord) -> list[str]:
+        """Name the files of a cell that are gone or are not what was written."""
+        return [name for name, digest in record.files.items() if self._hash(name) != digest]
+
+    def is_sound(self, name: str) -> bool:
+        """Tell whether a file is as some cell says, or can be read where no cell names it yet."""
+        digests = self._named(name)
+        return self._hash(name) in digests if digests else self._read(name) is not None
+
+    def _hash(self, name: str) -> str:
+        """Hash a file once for all cells that name it; empty where it is gone."""
+        path = self.root / name
+        try:
+            state = path.stat()
+        except OSError:
+            return ""
+        key = name, state.st_mtime_ns, state.st_size
+        if key not in self._hashes:
+            self._hashes[key] = sha256(path)
+        return self._hashes[key]
+
+    def add(
+        self, folder: str, key: str, arrays: Mapping[str, NDArray[Any]], *, passing: Sequence[str] = ()
+    ) -> tuple[str, str]:
+        """Write what several cells will name, and return the file's name and hash.
+
+        What is there already stays, where it differs in nothing but `passing`. What cells name is never written over:
+        an attack that was run again, on another machine perhaps, and ended otherwise, lies beside it.
+        """
+        name = f"{folder}/{key}.npz"
+        there, named = self._read(name), self._named(name)
+        is_sound = there is not None and (not named or self._hash(name) in named)
+        if there is not None and is_sound and _is_same(there, arrays, passing):
+            return name, sha256(self.root / name)
+        if is_sound and named:
+            content = hashlib.sha256(b"".join(arrays[part].tobytes() for part in sorted(arrays)))
+            name = f"{folder}/{key}-{content.hexdigest()[:8]}.npz"
+        return name, save_arrays(self.root / name, arrays)
+
+    def _named(self, name: str) -> set[str]:
+        """Return the hashes that cells say a file has."""
+        return {record.files[name] for record, _ in self.cells() if name in record.files}
+
+    def _read(self, name: str) -> Mapping[str, NDArray[Any]] | None:
+        """Read arrays; None where they are gone or damaged."""
+        try:
+            return load_arrays(self.root / name)
+        except UseError:
+            return None
 
     def cells(self) -> list[tuple[CellRecord, str]]:
         """Return every finished cell with the row hash written beside it."""
@@ -138,6 +200,15 @@ class Store:
             write_json(path, {"runs": [*runs, run]})
 
 
+def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], passing: Sequence[str]) -> bool:
+    """Compare arrays bit by bit, but for those whose values pass."""
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and one[name].tobytes() == other[name].tobytes()
+        for name in one
+        if name not in passing
+    )
+
+
 def read_cell(path: Path) -> tuple[CellRecord, str]:
     """Read one cell file."""
     try:
@@ -146,6 +217,9 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         raise UseError(f"{error}; delete it to measure the cell again") from None
     try:
         row_sha256 = value.pop("row_sha256")
-        return CellRecord(**{**value, "row": from_json(value["row"])}), row_sha256
+        record = CellRecord(**{**value, "row": from_json(value["row"])})
+        if not all(isinstance(part, dict) for part in (record.cell, record.files)):
+            raise TypeError
+        return record, row_sha256
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError):
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None

@@ -143,7 +143,9 @@ def in_large_zoo(training: Training) -> bool:
 
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
     named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
-    return zoo.find_named(folder, *named, _recipe(training))
+    found = zoo.find_named(folder, *named, _recipe(training))
+    # A later revision trains another network by the same recipe.
+    return None if found and training.is_revised and found[1].key != training.key else found
 
 
 def _is_of(entry: zoo.Entry, training: Training) -> bool:

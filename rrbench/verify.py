@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from rrbench import zoo
-from rrbench.cells import read_budget
+from rrbench.cells import attack_key, cell_key, data_key, read_budget
 from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.datasets.check import fingerprint
 from rrbench.devices import Precision, place
@@ -22,7 +23,6 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import (
     KEPT_IMAGES,
-    Scores,
     Subject,
     certainties,
     check_budget,
@@ -37,6 +37,7 @@ from rrbench.files import sha256
 from rrbench.names import long_form, parse
 from rrbench.progress import Report
 from rrbench.protocols import (
+    NO_BUDGET,
     Attack,
     Batch,
     Budget,
@@ -48,8 +49,10 @@ from rrbench.protocols import (
     Split,
 )
 from rrbench.registry import build, expand, restore, table
+from rrbench.revisions import installed, is_current, write
 from rrbench.rows import ResultRow, order, read_rows
-from rrbench.store import CellRecord, Store, load_arrays
+from rrbench.scores import ATTACKS, DATA, SCORES, Scores, file_in, read_images, read_scores
+from rrbench.store import CellRecord, Store
 from rrbench.tables import budget_text
 
 LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
@@ -67,6 +70,7 @@ class Findings:
     replayed: int = 0
     rerun: int = 0
     unfitted: int = 0  # cells whose threshold needs a fit that only a rerun makes
+    superseded: int = 0  # cells of another revision than is installed: what that would say of them tells nothing
     absent: set[str] = field(default_factory=set)  # checkpoints and data sets that are not here
     problems: list[str] = field(default_factory=list)
 
@@ -76,6 +80,7 @@ class Findings:
         text += f", {self.rerun} attacked again" if self.rerun else ""
         text += f", {self.failed} failed rows" if self.failed else ""
         text += f"; {self.unfitted} thresholds need --rerun, their rejectors being fitted" if self.unfitted else ""
+        text += f"; {self.superseded} of another revision than is installed" if self.superseded else ""
         text += f"; {len(self.absent)} checkpoints or data sets not here" if self.absent else ""
         return f"{text}; {len(self.problems)} problems" if self.problems else f"{text}; all confirmed"
 
@@ -98,38 +103,40 @@ class Verifier:
         self.findings.cells += 1
         if record.row_sha256() != row_sha256:
             self._problem(record, "its row was changed after it was written")
-        if row.status != "ok":
-            self.findings.failed += 1
-            return
-        path = self.store.scores_path(record.key)
+        if not (self.store.root / "cells" / f"{record.key}.json").is_file():
+            self._problem(record, "its file is not named by its key")
         try:
+            for text in _miskeyed(record):
+                self._problem(record, text)
+            if row.status != "ok":
+                self.findings.failed += 1
+                return
+            self.findings.superseded += not is_current(row)
             for text in _misnamed(record):
                 self._problem(record, text)
-            if sha256(path) != record.scores_sha256:
-                advice = "once it is deleted, `rrbench run` measures the cell again"
-                self._problem(record, f"{path.name} does not have the SHA-256 written with the row: {advice}")
-            arrays = load_arrays(path)
-            images = torch.from_numpy(arrays.pop("images"))
-            scores = Scores(**arrays)
+            for name in self.store.unsound(record):
+                advice = "`rrbench run` measures the cell again"
+                self._problem(record, f"{name} does not have the SHA-256 written with the row: {advice}")
+            scores = read_scores(self.store.root, record.files)
+            images = torch.from_numpy(read_images(self.store.root, record.files))
             self._check_metrics(record, scores)
             is_here = self._check_data(record, scores, images)
             self._check_checkpoint(record, scores, images, is_here=is_here, rerun=rerun)
         except (UseError, CellError) as error:
             self._problem(record, str(error))
         except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on
-            self._problem(record, f"its row or score file is not of this make: {first_line(error)}")
+            self._problem(record, f"its row or its files are not of this make: {first_line(error)}")
 
     def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
         metrics = metrics_of(scores, rule, resamples, record.row.seed)._asdict() | distances_of(scores)._asdict()
+        metrics["n"] = len(scores.labels)
         for name, value in metrics.items():
             stated = getattr(record.row, name)
             if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
                 self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")
-        if not np.array_equal(scores.prediction, scores.logits.argmax(1)):
-            self._problem(record, "predictions are not the largest logits")
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-        if "features" not in rejector.needs and not rejector.has_fit():
+        if _is_installed(record) and "features" not in rejector.needs and not rejector.has_fit():
             logits, head = torch.from_numpy(scores.logits), torch.from_numpy(scores.head)
             outputs = Outputs(logits[:, :0], logits, head)
             if not np.allclose(
@@ -168,7 +175,7 @@ class Verifier:
         except UseError:  # borrowed from another data set, which is not here
             self.findings.absent.add(f"{record.cell['dataset']} calibration")
             return False
-        if not np.array_equal(held_out(test, calibration), scores.is_deployed):
+        if not np.array_equal(held_out(test, calibration), scores.held_out):
             self._problem(record, "it counts other inputs as held out than the data set does")
         return True
 
@@ -197,9 +204,9 @@ class Verifier:
         if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(logits).max())):
             self._problem(record, f"the checkpoint gives other logits for the stored images (by {gap:.3g})")
         self.findings.replayed += 1
-        if rerun:
+        if rerun and is_current(record.row):
             self._rerun(record, subject, scores)
-        elif is_here:
+        elif is_here and _is_installed(record):
             rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
             if rejector.has_fit():
                 self.findings.unfitted += 1
@@ -221,7 +228,8 @@ class Verifier:
             return own
         for folder in (zoo.EMBEDDED, zoo.large_zoo()):
             for entry in zoo.entries(folder):
-                if entry.sha256 == record.row.checkpoint_sha256 and (folder / entry.file).is_file():
+                is_named = entry.sha256.startswith(record.checkpoint)
+                if is_named and entry.sha256 == record.row.checkpoint_sha256 and (folder / entry.file).is_file():
                     return folder / entry.file
         return None
 
@@ -296,6 +304,31 @@ class Verifier:
         self.findings.problems.append(f"{row.trained_as} {row.rejector} {attack} seed {row.seed}: {text}")
 
 
+def _is_installed(record: CellRecord) -> bool:
+    """Tell whether the rejector that is installed here is the one that was measured."""
+    name = record.cell["rejector"][0]
+    return bool(installed("rejector", name) in (None, record.cell["revisions"]["rejector"]))
+
+
+def _miskeyed(record: CellRecord) -> Iterator[str]:
+    """Say where the keys, or the row, do not follow from what the cell says that they were made of."""
+    row, cell = record.row, record.cell
+    if record.key != cell_key(cell):
+        yield f"its key is not that of what was measured, {cell_key(cell)}"
+    if record.attack != attack_key(cell):
+        yield f"its attack's key is not that of what was measured, {attack_key(cell)}"
+    for name in ("seed", "precision", "preset"):
+        if getattr(row, name) != cell[name]:
+            yield f"its row says {name} {getattr(row, name)}, and {cell[name]} was measured"
+    if row.revisions != write(cell["revisions"]):
+        yield f"its row says the revisions {row.revisions}, and {write(cell['revisions'])} were measured"
+    keys = {ATTACKS: record.attack, DATA: data_key(cell), SCORES: record.key} if row.status == "ok" else {}
+    for folder, key in keys.items():
+        # A second run of an attack that ended otherwise lies beside the first.
+        if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", file_in(record.files, folder)):
+            yield f"it names {file_in(record.files, folder)}, which is not its own"
+
+
 def _misnamed(record: CellRecord) -> Iterator[str]:
     """Say where a row names something else than the cell that was measured; tables print the row."""
     row, cell = record.row, record.cell
@@ -311,7 +344,7 @@ def _misnamed(record: CellRecord) -> Iterator[str]:
 
 
 def _budget(record: CellRecord) -> Budget:
-    return read_budget(record.cell["budget"]) or Budget("linf", Fraction(0))
+    return read_budget(record.cell["budget"]) or NO_BUDGET
 
 
 def verify_folder(

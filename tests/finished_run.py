@@ -10,8 +10,16 @@ import numpy as np
 import torch
 
 from rrbench.progress import Silent
+from rrbench.scores import ATTACKS, DATA, SCORES, file_in
 from rrbench.store import read_cell, save_arrays
 from rrbench.verify import Findings, verify_folder
+
+# Which of a cell's files holds what.
+HOLDERS = {
+    **dict.fromkeys(("ids", "labels", "held_out"), DATA),
+    **dict.fromkeys(("logits", "head", "images", "distances", "reached"), ATTACKS),
+    **dict.fromkeys(("certainty", "boldest_certainty", "threshold"), SCORES),
+}
 
 
 def verify(folder: Path, *, rerun: bool = False) -> Findings:
@@ -26,26 +34,36 @@ def one_cell(folder: Path, rejector: str = "confidence", attack: str = "pgd3") -
     )
 
 
-def one_score_file(folder: Path, rejector: str = "confidence", attack: str = "pgd3") -> Path:
-    return folder / "scores" / f"{one_cell(folder, rejector, attack).stem}.npz"
+def one_file(folder: Path, holder: str = SCORES, rejector: str = "confidence", attack: str = "pgd3") -> Path:
+    """Return a cell's own scores, or the attack or the data that it shares with others."""
+    return folder / file_in(read_cell(one_cell(folder, rejector, attack))[0].files, holder)
 
 
 def own_checkpoint(folder: Path) -> Path:
     return folder / "checkpoints" / f"{read_cell(one_cell(folder))[0].checkpoint}.safetensors"
 
 
-def rewrite_scores(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
+def rewrite_arrays(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
     with np.load(path) as file:
         arrays = {name: file[name].copy() for name in file.files}
     change(arrays)
     return save_arrays(path, arrays)
 
 
+def forge_arrays(folder: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a file, and write its new hash into every cell that names it."""
+    digest, name = rewrite_arrays(path, change), str(path.relative_to(folder))
+    for cell in (folder / "cells").iterdir():
+        value = json.loads(cell.read_text())
+        if name in value["files"]:
+            value["files"][name] = digest
+            cell.write_text(json.dumps(value))
+
+
 def rewrite_cell(path: Path, *, forge: bool = False, **changes: Any) -> None:
     """Change the row in a cell file; `forge` also writes the hash that fits."""
     value = json.loads(path.read_text())
-    value["row"] |= {name: new for name, new in changes.items() if name in value["row"]}
-    value |= {name: new for name, new in changes.items() if name in value}
+    value["row"] |= changes
     if forge:
         text = json.dumps(value["row"], sort_keys=True)
         value["row_sha256"] = hashlib.sha256(text.encode()).hexdigest()

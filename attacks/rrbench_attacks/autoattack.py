@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -94,6 +95,11 @@ class AutoAttack(Attack):
     def __post_init__(self) -> None:
         if self.steps < 1 or self.queries < 1:
             raise ValueError("steps and queries must be at least 1")
+
+    @property
+    def packages(self) -> tuple[str, ...]:  # type: ignore[override]  # here it depends on what is installed
+        """Name the package that computes the answers."""
+        return (library(),)
 
     @torch.no_grad()
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
@@ -250,9 +256,11 @@ class Package:
         return getattr(find(module), name)(self.logits, norm=norm, eps=self.budget.eps, device=device, **settings)
 
 
+def library() -> str:
+    """Name the package that runs: `autoattack` where that is installed, else its fork `pyautoattack`."""
+    return "autoattack" if find_spec("autoattack") else "pyautoattack"
+
+
 def find(module: str) -> Any:
-    """Import a module of `autoattack` where that is installed, else of its fork `pyautoattack`."""
-    try:
-        return import_module(f"autoattack.{module}")
-    except ImportError:
-        return import_module(f"pyautoattack.{module}")
+    """Import a module of the package."""
+    return import_module(f"{library()}.{module}")

@@ -41,6 +41,7 @@ class Foolbox(Attack):
     paper = "Rauber et al. 2020, arXiv 1707.04131"
     maximises = "what the attack of that name in foolbox does, at the cell's budget"
     cost = "the attack's steps, roughly: foolbox does not say"
+    packages = ("foolbox",)
 
     name: str  # without the ending `Attack`; arguments in brackets
 

@@ -108,7 +108,7 @@ def budget_order(row: ResultRow) -> tuple[bool, bool, Fraction]:
 
 def curve_of(cell: Scored) -> Curve:
     """Compute a cell's curve and its band from its scores."""
-    certainty, correct = cell.scores["certainty"], cell.correct
+    certainty, correct = cell.scores.certainty, cell.scores.correct
     low, high = risk_coverage_band(certainty, correct, GRID, RESAMPLES, derive(cell.row.seed, "bootstrap"))
     return Curve(cell.row, *risk_coverage(certainty, correct), low, high)
 

@@ -1,4 +1,4 @@
-"""The cells of a work folder with their score files: all that a figure is drawn from."""
+"""The cells of a work folder with their files: all that a figure is drawn from."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
+from rrbench.revisions import is_current
 from rrbench.rows import ResultRow, order
-from rrbench.store import CellRecord, Store, load_arrays
+from rrbench.scores import Scores, read_images, read_scores
+from rrbench.store import CellRecord, Store
 from rrbench.tallies import TprRule
 
 PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets
@@ -19,7 +21,7 @@ PRESETS = ("paper", "official")  # preferred, in this order, where one cell was 
 
 @dataclass(frozen=True)
 class Scored:
-    """A measured cell; its score file is read when it is first looked at."""
+    """A measured cell; its files are read when they are first looked at."""
 
     record: CellRecord
     store: Store
@@ -41,14 +43,14 @@ class Scored:
         return "official" if self.record.cell["tpr_rule"] == "official" else "quantile"
 
     @cached_property
-    def scores(self) -> dict[str, NDArray[Any]]:
-        """What the score file holds: labels, logits, head, certainty and more."""
-        return load_arrays(self.store.scores_path(self.record.key))
+    def scores(self) -> Scores:
+        """What was said of each input."""
+        return read_scores(self.store.root, self.record.files)
 
     @property
-    def correct(self) -> NDArray[np.bool_]:
-        """Which inputs are classified right."""
-        return np.asarray(self.scores["prediction"] == self.scores["labels"])
+    def images(self) -> NDArray[np.float32]:
+        """The first attacked images."""
+        return read_images(self.store.root, self.record.files)
 
 
 def read_scored(folder: Path) -> list[Scored]:
@@ -61,9 +63,9 @@ def read_scored(folder: Path) -> list[Scored]:
 
 
 def preference(row: ResultRow) -> tuple[object, ...]:
-    """Sort key of rows of one cell: the paper's preset first, more inputs first, then the first seed."""
+    """Sort key of rows of one cell: the paper's preset first, more inputs, the code of today, then the first seed."""
     preset = PRESETS.index(row.preset) if row.preset in PRESETS else len(PRESETS)
-    return preset, row.preset, -(row.n or 0), row.seed, row.precision
+    return preset, row.preset, -(row.n or 0), not is_current(row), row.seed, row.precision
 
 
 def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:

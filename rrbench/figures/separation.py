@@ -62,9 +62,9 @@ def figure6(request: PaperRequest) -> Figure:
 def coupled_at(cell: Scored, log2_tau: float) -> Coupled:
     """Compute what is plotted of a cell."""
     scores = cell.scores
-    if scores["head"].shape[1] != 1:
+    if scores.head.shape[1] != 1:
         raise UseError(f"the scores of {cell.row.trained_as} {cell.row.rejector} hold no output of RR's head")
-    return couple(scores["labels"], scores["logits"], scores["head"], 2.0**log2_tau)
+    return couple(scores.labels, scores.logits, scores.head, 2.0**log2_tau)
 
 
 def draw_filtered(panel: Axes, points: Coupled, log2_tau: float) -> None:

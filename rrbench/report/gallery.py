@@ -39,18 +39,18 @@ class Answer(NamedTuple):
 def answers(cell: Scored) -> list[Answer]:
     """Return the images that a cell keeps, with what was said of them."""
     scores = cell.scores
-    images, logits = scores["images"][:SHOWN], scores["logits"].astype(np.float64)
+    images, logits = cell.images[:SHOWN], scores.logits.astype(np.float64)
     confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
-    threshold = float(scores["threshold"])
+    threshold = float(scores.threshold)
     return [
         Answer(
             image,
-            int(scores["ids"][index]),
-            int(scores["labels"][index]),
-            int(scores["prediction"][index]),
+            int(scores.ids[index]),
+            int(scores.labels[index]),
+            int(scores.prediction[index]),
             float(confidence[index]),
-            float(scores["certainty"][index]),
-            None if np.isnan(threshold) else bool(scores["certainty"][index] >= threshold),
+            float(scores.certainty[index]),
+            None if np.isnan(threshold) else bool(scores.certainty[index] >= threshold),
         )
         for index, image in enumerate(images)
     ]

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Literal
 
@@ -309,9 +310,13 @@ def test_images_in_another_memory_layout_give_the_same_answer() -> None:
 
 def test_the_authors_package_goes_before_its_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("square").__name__ == "pyautoattack.square"
+    assert AutoAttack().packages == ("pyautoattack",)
     for name in ("autoattack", "autoattack.square"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
     assert find("square").__name__ == "autoattack.square"
+    assert AutoAttack().packages == ("autoattack",)
 
 
 def test_the_name_takes_the_version_first() -> None:

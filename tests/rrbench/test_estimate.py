@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from rrbench.estimate import RATES, Rates, attack_gradients, describe_plan, rate
 from rrbench.plan import Request, make_plan
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
-from rrbench.store import CellRecord, Store
+from rrbench.store import CellRecord, Store, save_arrays
 
 CPU = torch.device("cpu")
 
@@ -31,10 +32,7 @@ def runner(tmp_path: Path) -> Runner:
 def finished(runner: Runner, key: str, **changes: Any) -> None:
     row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 100)
     row = replace(row, **{"seconds": 1.0, "gradients": 10.0, "device": describe(CPU), **changes})
-    runner.store.save_cell(CellRecord(key, row, "", "", "", {}))
-    scores = runner.store.scores_path(key)
-    scores.parent.mkdir(parents=True, exist_ok=True)
-    scores.write_bytes(b"scores")
+    runner.store.save_cell(CellRecord(key, "", row, {}, {}))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +107,8 @@ def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
     ten = next(cell for cell in planned.cells if str(cell.attack) == "pgd10")
     twenty = next(cell for cell in planned.cells if str(cell.attack) == "pgd20")
     finished(runner, ten.key(source.key, "fp32"), gradients=None)
-    moved = runner.store.moved_path(twenty.attack_key(source.key, "fp32"))
-    moved.parent.mkdir(parents=True)
-    moved.write_bytes(b"outputs")
+    moved = runner.store.attack_path(twenty.attack_key(source.key, "fp32"))
+    save_arrays(moved, {"vanished": np.asarray(0.0)})
     lines = describe_plan(planned, runner).splitlines()[2:9]
     assert [line.rsplit("  ", 1)[1] for line in lines] == [
         "there",

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rrbench.arrays import save_arrays
 from rrbench.errors import UseError
 from rrbench.files import write_json
 from rrbench.metrics import auc, augrc, aurc
@@ -25,6 +24,8 @@ from rrbench.paired import (
 )
 from rrbench.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.rows import ResultRow, read_rows, write_rows
+from rrbench.scores import Scores
+from stored_scores import save_scores, scores_of
 
 SIZE = 60
 BASE = ResultRow(
@@ -32,36 +33,27 @@ BASE = ResultRow(
 )
 
 
-def scores(seed: int) -> dict[str, np.ndarray[Any, Any]]:
+def scores(seed: int) -> Scores:
     rng = np.random.default_rng(seed)
     labels = np.arange(SIZE) % 3
     prediction = np.where(rng.random(SIZE) < 0.7, labels, (labels + 1) % 3)
     certainty = rng.random(SIZE) + 0.3 * (prediction == labels)
-    return {
-        "ids": np.arange(SIZE),
-        "labels": labels,
-        "prediction": prediction,
-        "certainty": np.round(certainty, 1),
-        "threshold": np.asarray(0.4),
-        "is_deployed": np.arange(SIZE) >= 10,
-        "distances": rng.random(SIZE),
-        "reached": rng.random(SIZE) < 0.5,
-    }
+    more = {"held_out": np.arange(SIZE) >= 10, "distances": rng.random(SIZE), "reached": rng.random(SIZE) < 0.5}
+    return scores_of(prediction, labels, np.round(certainty, 1), 0.4, **more)
 
 
-def expected(arrays: dict[str, Any], metric: str) -> float:
-    correct = arrays["prediction"] == arrays["labels"]
-    accepted = arrays["certainty"] >= 0.4
-    at = arrays["is_deployed"]
+def expected(found: Scores, metric: str) -> float:
+    correct, at = found.correct, found.held_out
+    accepted = found.certainty >= 0.4
     return float(
         {
             "acc_all": 100 * correct.mean(),
-            "auc": auc(arrays["certainty"], correct) or np.nan,
+            "auc": auc(found.certainty, correct) or np.nan,
             "deploy_robust": 100 * (~accepted | correct)[at].mean(),
             "deploy_coverage": 100 * accepted[at].mean(),
             "deploy_acc": 100 * correct[at & accepted].mean(),
-            "distance": arrays["distances"].mean(),
-            "success": arrays["reached"].mean(),
+            "distance": found.distances.mean(),
+            "success": found.reached.mean(),
         }[metric]
     )
 
@@ -73,14 +65,13 @@ def folder(tmp_path: Path) -> Path:
     for seed, (rejector, trained_as) in enumerate(
         [("confidence", "pgd-at"), ("rr", "pgd-at+rr"), ("ebd", "pgd-at+ebd")]
     ):
-        arrays = scores(seed)
-        metrics = {name: expected(arrays, name) for name in ("acc_all", "auc", "deploy_robust")}
+        found = scores(seed)
+        metrics = {name: expected(found, name) for name in ("acc_all", "auc", "deploy_robust")}
         row = dataclasses.replace(BASE, rejector=rejector, trained_as=trained_as, **metrics)  # type: ignore[arg-type]
-        save_arrays(tmp_path / "scores" / f"key{seed}.npz", arrays)
+        files = save_scores(tmp_path, f"key{seed}", found)
         cell = {"tpr_rule": "quantile", "resamples": 400}
-        write_json(
-            tmp_path / "cells" / f"key{seed}.json", {"key": f"key{seed}", "row": dataclasses.asdict(row), "cell": cell}
-        )
+        value = {"key": f"key{seed}", "row": dataclasses.asdict(row), "cell": cell, "files": files}
+        write_json(tmp_path / "cells" / f"key{seed}.json", value)
         rows.append(dataclasses.replace(row, note="said later"))
     write_rows(tmp_path / "rows.csv", rows)
     return tmp_path
@@ -96,9 +87,7 @@ def test_a_difference_and_its_interval_are_those_of_a_plain_bootstrap(folder: Pa
     draws = np.random.default_rng(0).integers(size, size=(400, size)) + (SIZE - size)
     differences = []
     for chosen in draws:
-        one, other = (
-            {key: value[chosen] if value.ndim else value for key, value in scores(seed).items()} for seed in (1, 0)
-        )
+        one, other = (Scores._make(part[chosen] if part.ndim else part for part in scores(seed)) for seed in (1, 0))
         differences.append(expected(one, metric) - expected(other, metric))
     low, high = np.percentile(differences, (2.5, 97.5))
     assert (found.low, found.high) == pytest.approx((low, high))
@@ -109,9 +98,9 @@ def test_a_reference_is_drawn_once_for_all_and_each_metric_by_itself(
 ) -> None:
     asked = []
 
-    def counted(arrays: Any, metric: str, scored: Scored) -> Any:
+    def counted(found: Scores, metric: str, scored: Scored) -> Any:
         asked.append(metric)
-        return drawn(arrays, metric, scored)
+        return drawn(found, metric, scored)
 
     monkeypatch.setattr("rrbench.paired.drawn", counted)
     rows, known = {row.rejector: row for row in read_rows(folder)}, scored_rows(folder)
@@ -133,18 +122,17 @@ def test_a_rejector_does_not_differ_from_itself_and_pairing_narrows_the_interval
 
 @pytest.mark.parametrize("metric", PAIRED)
 def test_every_paired_metric_has_draws_around_its_value(metric: str) -> None:
-    arrays = scores(5)
-    values = drawn(arrays, metric, Scored(Path(), "quantile", 300))
+    found = scores(5)
+    values = drawn(found, metric, Scored(Path(), (), "quantile", 300))
     assert values.shape == (300,)
     assert values.std() > 0
     if metric not in ("acc_tpr95", "aurc", "augrc"):
-        assert abs(np.nanmean(values) - expected(arrays, metric)) < 0.5 * values.std()
+        assert abs(np.nanmean(values) - expected(found, metric)) < 0.5 * values.std()
 
 
 @pytest.mark.parametrize(("metric", "function"), [("auc", auc), ("aurc", aurc), ("augrc", augrc)])
 def test_resampled_metrics_are_the_metrics_of_the_draws(metric: str, function: Any) -> None:
-    arrays = scores(3)
-    certainty, correct = arrays["certainty"], arrays["prediction"] == arrays["labels"]
+    certainty, correct = scores(3).certainty, scores(3).correct
     draws = np.random.default_rng(9).integers(SIZE, size=(20, SIZE))
     assert metric in RESAMPLED
     assert resampled(metric, certainty, correct, "quantile", 20, 9).tolist() == pytest.approx(
@@ -178,7 +166,7 @@ def test_without_score_files_one_line_says_so(folder: Path, tmp_path: Path) -> N
 
 
 def test_scores_of_other_inputs_are_not_paired(folder: Path) -> None:
-    save_arrays(folder / "scores" / "key1.npz", scores(1) | {"ids": np.arange(SIZE) + 1})
+    save_scores(folder, "key1", scores(1)._replace(ids=np.arange(SIZE) + 1))
     _, notes = against_table(folder, read_rows(folder), "attack", "auc", "confidence", "text")
     assert notes[1:] == ["no interval: the two were measured on other test inputs"]
 

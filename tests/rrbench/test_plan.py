@@ -1,5 +1,6 @@
 """What a request is planned as: its pairs, checkpoints, attacks, budgets and settings."""
 
+import json
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -272,7 +273,8 @@ def test_a_budget_is_read_back_as_it_is_shown(budget: Budget | None) -> None:
 
 def test_a_cell_describes_itself_in_values_that_json_can_hold() -> None:
     cell = only(plan(["rr"], ["adaptive(con+rr(multi),eta=0.1:1)"], limit=5), "adaptive(con+rr(multi))")
-    described = cell.describe()
+    described = cell.describe("c", "fp32")
+    assert json.loads(json.dumps(described)) == described
     assert described["dataset"] == described["trained_on"] == ["digits", {}]
     assert described["budget"] == "linf:3/20"
     assert described["limit"] == 5

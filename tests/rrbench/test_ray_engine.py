@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -22,7 +23,7 @@ from rrbench.errors import UseError
 from rrbench.progress import Silent
 from rrbench.registry import table
 from rrbench.rows import ResultRow, read_rows
-from rrbench.store import load_arrays
+from rrbench.store import load_arrays, save_arrays
 
 TINY = """
 [metrics]
@@ -201,7 +202,7 @@ def test_what_the_workers_say_is_reported_where_the_run_was_started(survived: Su
 
 def test_nothing_of_the_run_is_left_behind(survived: Survived) -> None:
     assert not list((survived.out / "locks").glob("ray-*"))
-    stored = [load_arrays(path) for path in (survived.out / "moved").iterdir()]
+    stored = [load_arrays(path) for path in (survived.out / "attacks").iterdir()]
     assert len(stored) == 5 + 2 * 2, "what always dies leaves nothing"
     assert {len(arrays["images"]) for arrays in stored} == {16}, "images kept for the worst case are dropped after it"
 
@@ -285,9 +286,8 @@ def test_once_an_attack_is_stored_only_the_rejector_that_kills_is_given_up(tmp_p
     job.runner.store.prepare()
     unit = next(unit for unit in job.runner.units(job.plan) if len(unit.cells) == 2 and not unit.is_training)
     first, second = unit.cells
-    path = job.runner.store.moved_path(first.attack_key(job.runner.source(unit.training).key, "fp32"))
-    path.parent.mkdir()
-    path.touch()
+    path = job.runner.store.attack_path(first.attack_key(job.runner.source(unit.training).key, "fp32"))
+    save_arrays(path, {"vanished": np.asarray(0.0)})
     left = job.runner.give_up(unit, "it died")
     assert left is not None
     assert left.cells == (second,)

@@ -20,7 +20,6 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import binomtest
 
-from rrbench.arrays import save_arrays
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
 from rrbench.paired import Scored, identity
@@ -33,6 +32,7 @@ from rrbench.report.standings import find_standings, main_budget
 from rrbench.report.words import details, is_blind, verdict
 from rrbench.rows import ResultRow, read_rows, to_csv
 from rrbench.store import read_cell
+from stored_scores import save_scores, scores_of
 
 VOID = {"meta", "img", "br", "line", "circle", "path", "use", "rect"}
 
@@ -112,10 +112,9 @@ def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path
     for rejector, wrong in (("a", 40), ("b", 60)):
         each = row(rejector, "pgd10", 100 - wrong / 4)
         prediction = np.arange(400) < wrong
-        arrays = {"ids": np.arange(400), "labels": np.zeros(400, int), "prediction": prediction.astype(int)}
-        arrays |= {"certainty": np.ones(400), "threshold": np.asarray(0.5), "is_deployed": np.ones(400, bool)}
-        save_arrays(tmp_path / f"{rejector}.npz", arrays)
-        scores[identity(each)] = Scored(tmp_path / f"{rejector}.npz", "quantile", 500)
+        made = scores_of(prediction.astype(int), np.zeros(400, int), np.ones(400), threshold=0.5)
+        files = save_scores(tmp_path, rejector, made)
+        scores[identity(each)] = Scored(tmp_path, tuple(files.items()), "quantile", 500)
         standings += find_standings([each])
     best, other = standings
     assert other.interval[1] > best.interval[0]
@@ -166,11 +165,11 @@ def test_a_gallery_s_numbers_are_those_of_the_score_file(reported: Path) -> None
         scores, shown = cell.scores, answers(cell)
         assert len(shown) == 16
         for index, answer in enumerate(shown):
-            assert answer.confidence == pytest.approx(softmax(scores["logits"][index].astype(float)).max())
-            assert (answer.prediction, answer.label) == (scores["logits"][index].argmax(), scores["labels"][index])
-            assert answer.certainty == scores["certainty"][index]
+            assert answer.confidence == pytest.approx(softmax(scores.logits[index].astype(float)).max())
+            assert (answer.prediction, answer.label) == (scores.logits[index].argmax(), scores.labels[index])
+            assert answer.certainty == scores.certainty[index]
             is_right = "right" if answer.prediction == answer.label else "wrong"
-            is_kept = "answered" if answer.certainty >= scores["threshold"] else "rejected"
+            is_kept = "answered" if answer.certainty >= scores.threshold else "rejected"
             assert answer.verdict == f"{is_right}, {is_kept}"
 
 
@@ -230,7 +229,7 @@ def test_the_page_can_be_heard_and_read_without_a_picture(page: str) -> None:
 def test_the_page_shows_the_stored_images_and_every_row(page: str, reported: Path) -> None:
     shown = {source for source in Outline(page).values("src") if source.startswith("data:")}
     clean = next(cell for cell in read_scored(reported) if cell.row.attack == "clean")
-    for image in clean.scores["images"][:16]:
+    for image in clean.images[:16]:
         pixels = np.rint(255 * image).astype(np.uint8).transpose(1, 2, 0)
         assert "data:image/png;base64," + base64.b64encode(png(pixels)).decode() in shown
     rows = read_rows(reported)

@@ -9,6 +9,7 @@ import pytest
 
 from made_up_plugins import Brighter, by_attack, measured
 from rrbench.rows import read_rows
+from rrbench_baselines.confidence import Confidence
 
 pytestmark = pytest.mark.usefixtures("plugins")
 
@@ -36,7 +37,7 @@ def test_a_rejector_added_later_uses_the_stored_attack(bench: Any) -> None:
     together = bench.measure("confidence,noise", "brighter,pgd2")
     Brighter.calls.clear()
     shutil.rmtree(bench.out / "cells")
-    shutil.rmtree(bench.out / "moved")
+    shutil.rmtree(bench.out / "attacks")
     bench.measure("confidence", "brighter,pgd2")
     assert Brighter.calls == [60]
     later = bench.measure("confidence,noise", "brighter,pgd2")
@@ -85,22 +86,25 @@ def test_a_run_that_died_before_writing_its_csv_writes_it_the_next_time(bench: A
 
 def test_keeping_all_images_is_done_or_refused_aloud_in_a_folder_that_has_few(bench: Any) -> None:
     def kept() -> set[int]:
-        return {len(np.load(path)["images"]) for path in (bench.out / "scores").iterdir()}
+        return {len(np.load(path)["images"]) for path in (bench.out / "attacks").glob("*.whole.npz")}
 
     bench.measure("confidence", "brighter")
-    assert kept() == {16}
+    assert kept() == set()
     bench.measure("confidence", "brighter", keep="images")
-    assert kept() == {60} or any("keep" in line for line in bench.report.lines)
+    assert kept() == set()
+    assert any("keep" in line for line in bench.report.lines)
+    bench.measure("confidence", "brighter", keep="images", budgets="linf:1/5")
+    assert kept() == {60}
 
 
 def test_rows_of_earlier_code_are_named(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.measure("confidence", "brighter")
     earlier = {path.name for path in (bench.out / "cells").iterdir()}
-    assert not any("earlier code" in line for line in bench.report.lines)
-    monkeypatch.setattr("rrbench.cells.code", lambda kind, name: "edited")
+    assert not any("other revisions" in line for line in bench.report.lines)
+    monkeypatch.setattr(Confidence, "revision", 2)
     bench.measure("confidence", "brighter")
-    (told,) = [line for line in bench.report.lines if "earlier code" in line]
-    assert told.startswith(f"{len(earlier)} rows beside these are of earlier code")
+    (told,) = [line for line in bench.report.lines if "other revisions" in line]
+    assert told.startswith(f"{len(earlier)} rows beside these are of other revisions")
     assert set(re.findall(r"cells/(\S+\.json)", told)) == earlier
 
 
@@ -108,27 +112,31 @@ def test_rows_of_another_limit_are_not_of_earlier_code(bench: Any) -> None:
     for limit in (360, None):  # as many as there are, either way
         bench.measure("confidence", "brighter", limit=limit)
     assert len(read_rows(bench.out)) == 4
-    assert not any("earlier code" in line for line in bench.report.lines)
+    assert not any("other revisions" in line for line in bench.report.lines)
 
 
 def test_what_one_run_kept_a_later_one_leaves_there(bench: Any) -> None:
     def kept() -> list[tuple[bool, int]]:
-        found = [np.load(path) for path in sorted((bench.out / "moved").iterdir())]
-        return [("moved_features" in arrays, len(arrays["images"])) for arrays in found]
+        found = [np.load(path) for path in sorted((bench.out / "attacks").glob("*.whole.npz"))]
+        return [("features" in arrays, len(arrays["images"])) for arrays in found]
 
     bench.measure("confidence", "brighter", keep="features,images")
     before = kept()
-    assert (True, 60) in before
+    assert before == [(True, 60)] * 2
     bench.measure("kd", "brighter")
     assert kept() == before
 
 
-def test_what_a_run_found_and_was_asked_to_keep_stays_too(bench: Any) -> None:
-    bench.measure("confidence", "brighter", keep="images")
-    for path in (bench.out / "moved").iterdir():
-        arrays = dict(np.load(path))
-        del arrays["asked"]  # as an earlier version wrote it
-        np.savez(path, **arrays)
-    bench.measure("confidence,t-con", "brighter", keep="images")
-    bench.measure("confidence,kd", "brighter")
-    assert {len(np.load(path)["images"]) for path in (bench.out / "moved").iterdir()} == {60}
+def test_features_stay_only_while_they_are_needed(bench: Any) -> None:
+    bench.measure("kd", "brighter")
+    assert not list((bench.out / "attacks").glob("*.whole.npz"))
+
+
+def test_a_rejector_that_needs_features_later_repeats_the_attack_and_leaves_the_earlier_cells_as_they_are(
+    bench: Any,
+) -> None:
+    bench.measure("confidence", "brighter")
+    before = {path: path.read_bytes() for path in (bench.out / "attacks").iterdir()}
+    bench.measure("kd", "brighter")
+    assert Brighter.calls == [60, 60]
+    assert {path: path.read_bytes() for path in (bench.out / "attacks").iterdir()} == before

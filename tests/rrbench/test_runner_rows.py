@@ -20,6 +20,8 @@ from rrbench.devices import Instrumented
 from rrbench.protocols import Batch, Rejector
 from rrbench.registry import build
 from rrbench.rows import COLUMNS
+from rrbench.scores import read_scores
+from rrbench.store import Store
 
 pytestmark = pytest.mark.usefixtures("plugins")
 
@@ -43,19 +45,16 @@ def test_final_images_are_judged_again_in_float32(bench: Any) -> None:
     (row,) = (row for row in bench.measure("confidence", "pgd3", precision="bf16", keep="images") if row.norm)
     assert row.precision == "bf16"
     assert row.status == "ok"
-    (scores,) = (
-        np.load(bench.out / "scores" / f"{path.stem}.npz")
-        for path in (bench.out / "cells").glob("*.json")
-        if json.loads(path.read_text())["row"]["norm"]
-    )
+    (record,) = (record for record, _ in Store(bench.out).cells() if record.row.norm)
+    scores = read_scores(bench.out, record.files)
     network, batch = only_network(bench)
-    images = torch.from_numpy(scores["images"])
+    images = torch.from_numpy(np.load(Store(bench.out).whole_path(record.attack))["images"])
     assert images.shape == batch.images.shape
     exact, short = network(images).logits, Instrumented(network, "bf16")(images).logits
     assert (exact - short).abs().max() > 1e-3, "this network must make the two differ, or this test proves nothing"
-    np.testing.assert_allclose(scores["logits"], exact, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores.logits, exact, rtol=1e-4, atol=1e-5)
     assert row.acc_all == pytest.approx(100 * float((exact.argmax(1) == batch.labels).double().mean()))
-    np.testing.assert_allclose(scores["certainty"], exact.double().softmax(1).amax(1), rtol=1e-4)
+    np.testing.assert_allclose(scores.certainty, exact.double().softmax(1).amax(1), rtol=1e-4)
 
 
 def test_weights_trained_in_another_precision_are_not_used_in_this_one(bench: Any) -> None:

@@ -30,7 +30,7 @@ def row(**changes: Any) -> ResultRow:
 
 
 def record(key: str, **changes: Any) -> CellRecord:
-    return CellRecord(key, row(**changes), "checkpoint", "attack", "scores", {"limit": 60, "eta": [0.1, 1]})
+    return CellRecord(key, "attack", row(**changes), {"checkpoint": "c", "eta": [0.1, 1]}, {"scores/a.npz": "hash"})
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -104,7 +104,7 @@ def test_arrays_come_back_bit_by_bit_with_the_files_hash(tmp_path: Path, compres
         "certainty": np.array([np.nan, -np.inf, 1e-300, 0.1]),
         "labels": np.arange(4),
         "threshold": np.asarray(0.5),
-        "is_deployed": np.array([True, False, True, True]),
+        "held_out": np.array([True, False, True, True]),
         "nothing": np.zeros((4, 0), dtype=np.float32),
     }
     path = tmp_path / "a.npz"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finished_run import one_cell, one_score_file, own_checkpoint, rewrite_cell, rewrite_scores, verify
+from finished_run import HOLDERS, forge_arrays, one_cell, one_file, own_checkpoint, rewrite_arrays, rewrite_cell, verify
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
@@ -53,10 +53,11 @@ def test_one_changed_score_is_noticed(folder: Path, name: str) -> None:
         flat = arrays[name].reshape(-1)
         flat[0] = np.nextafter(flat[0], 9, dtype=flat.dtype) if np.isfinite(flat[0]) else 0.5
 
-    rewrite_scores(one_score_file(folder), change)
-    (problem,) = verify(folder).problems
-    assert problem.startswith("pgd-at confidence pgd3 linf:3/20 seed 0:")
-    assert "SHA-256" in problem
+    rewrite_arrays(one_file(folder, HOLDERS[name]), change)
+    problems = verify(folder).problems
+    assert any(problem.startswith("pgd-at confidence pgd3 linf:3/20 seed 0:") for problem in problems)
+    assert all("SHA-256" in problem for problem in problems)
+    assert len(problems) == (2 if name == "logits" else 1), "the attack serves kd too"
 
 
 def test_a_changed_row_is_noticed_in_its_cell_file(folder: Path) -> None:
@@ -157,20 +158,21 @@ def test_a_missing_checkpoint_is_said_and_is_no_failure(folder: Path) -> None:
     assert "1 checkpoints or data sets not here; all confirmed" in findings.summary()
 
 
-def without(name: str) -> Callable[[dict[str, Any]], object]:
-    return lambda arrays: arrays.pop(name)
+def without(name: str) -> tuple[str, Callable[[dict[str, Any]], object]]:
+    return HOLDERS[name], lambda arrays: arrays.pop(name)
 
 
-def with_array(name: str, array: Any) -> Callable[[dict[str, Any]], object]:
-    return lambda arrays: arrays.update({name: array})
+def with_array(name: str, array: Any) -> tuple[str, Callable[[dict[str, Any]], object]]:
+    return HOLDERS[name], lambda arrays: arrays.update({name: array})
 
 
 @pytest.mark.parametrize(
-    "change",
+    "changed",
     [
         without("images"),
         without("certainty"),
-        with_array("unknown", np.zeros(3)),
+        without("logits"),
+        without("held_out"),
         with_array("images", np.zeros((16, 3, 5), dtype=np.float32)),
         with_array("images", np.zeros((16, 3, 8, 8), dtype=np.float32)),
         with_array("certainty", np.zeros(7)),
@@ -178,12 +180,13 @@ def with_array(name: str, array: Any) -> Callable[[dict[str, Any]], object]:
         with_array("labels", np.full(60, 12)),
         with_array("certainty", np.full(60, np.nan)),
         with_array("threshold", np.zeros(3)),
-        with_array("is_deployed", np.zeros(60)),
+        with_array("held_out", np.zeros(60)),
     ],
     ids=[
         "no images",
         "no certainty",
-        "an unknown array",
+        "no logits",
+        "no mask",
         "flat images",
         "images in colour",
         "few certainties",
@@ -194,19 +197,22 @@ def with_array(name: str, array: Any) -> Callable[[dict[str, Any]], object]:
         "a mask of floats",
     ],
 )
-def test_a_score_file_of_another_make_is_one_line_and_the_other_cells_are_checked(
-    folder: Path, change: Callable[[dict[str, Any]], object]
+def test_a_file_of_another_make_is_one_line_and_the_other_cells_are_checked(
+    folder: Path, changed: tuple[str, Callable[[dict[str, Any]], object]]
 ) -> None:
-    rewrite_cell(one_cell(folder), scores_sha256=rewrite_scores(one_score_file(folder), change))
+    holder, change = changed
+    forge_arrays(folder, one_file(folder, holder), change)
     findings = verify(folder)
-    assert findings.problems
-    assert all(problem.startswith("pgd-at confidence pgd3") for problem in findings.problems)
-    assert all("\n" not in problem and len(problem) > 60 for problem in findings.problems)
+    assert any(problem.startswith("pgd-at confidence pgd3") for problem in findings.problems)
+    if holder == "scores":
+        assert all(problem.startswith("pgd-at confidence pgd3") for problem in findings.problems)
+    assert all("\n" not in problem and len(problem) > 40 for problem in findings.problems)
     assert findings.cells == 9
 
 
-def test_a_truncated_or_missing_score_file_is_one_line(folder: Path) -> None:
-    path = one_score_file(folder)
+@pytest.mark.parametrize("holder", ["scores", "attacks", "data"])
+def test_a_truncated_or_missing_file_is_one_line(folder: Path, holder: str) -> None:
+    path = one_file(folder, holder)
     path.write_bytes(path.read_bytes()[:200])
     assert any("truncated or damaged" in problem for problem in verify(folder).problems)
     path.unlink()

@@ -70,7 +70,7 @@ def test_figures_1_and_3_show_who_passes_and_r_con(
 ) -> None:
     scores = scores_of(cells, "pgd-at+rr", "pgd10").scores
     for panel, log2_tau in zip(drawn[name].axes, temperatures, strict=True):
-        expected = couple(scores["labels"], scores["logits"], scores["head"], 2.0**log2_tau)
+        expected = couple(scores.labels, scores.logits, scores.head, 2.0**log2_tau)
         for passes, first in ((True, "passes"), (False, "filtered out")):
             for correct, second in ((True, "right"), (False, "wrong")):
                 chosen = (expected.passes == passes) & (expected.correct == correct)
@@ -105,14 +105,14 @@ def test_figure_5_at_temperature_1_is_the_row(drawn: dict[str, Figure], cells: l
 
 def test_figure_5_shows_one_curve_for_right_inputs_where_both_scores_are_one(cells: list[Scored]) -> None:
     scores = scores_of(cells, "pgd-at", "pgd10").scores
-    labels, logits = scores["labels"], scores["logits"]
+    labels, logits = scores.labels, scores.logits
     confidence = sweep(labels, logits, logits.argmax(axis=1), "quantile")
     assert confidence.mean_right == pytest.approx(sweep(labels, logits, labels, "quantile").mean_right)
 
 
 def test_figure_6_shows_confidence_over_xi_and_the_filter(drawn: dict[str, Figure], cells: list[Scored]) -> None:
     scores = scores_of(cells, "pgd-at+rr", "pgd10").scores
-    expected = couple(scores["labels"], scores["logits"], scores["head"], 0.5)
+    expected = couple(scores.labels, scores.logits, scores.head, 0.5)
     both = np.stack([expected.xi, expected.confidence], axis=1)
     for panel, label, chosen in (
         (drawn["figure6"].axes[1], "right", expected.correct),
@@ -181,7 +181,7 @@ def test_risk_coverage_shows_each_rejector_under_its_worst_attack(
         f"{cell.row.rejector} ({cell.row.trained_as})" for cell in groups["linf:3/20"]
     ]
     for item, cell in zip(panel.lines, groups["linf:3/20"], strict=True):
-        coverage, risk = risk_coverage(cell.scores["certainty"], cell.correct)
+        coverage, risk = risk_coverage(cell.scores.certainty, cell.scores.correct)
         shown = coverage >= 0.05
         assert np.asarray(item.get_xdata()) == pytest.approx(100 * coverage[shown])
         assert np.asarray(item.get_ydata()) == pytest.approx(100 * risk[shown])

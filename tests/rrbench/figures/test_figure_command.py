@@ -88,9 +88,9 @@ def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
     assert "is no work folder" in answer.err
     cell = scores_of(cells, "pgd-at", "pgd10")
     broken = Scored(cell.record, type(cell.store)(tmp_path))
-    path = broken.store.scores_path(cell.record.key)
-    path.parent.mkdir()
-    path.write_bytes(b"no archive")
+    for name in cell.record.files:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"no archive")
     with pytest.raises(UseError, match="truncated or damaged"):
         _ = broken.scores
 

@@ -1,0 +1,156 @@
+"""An attack's answers on disk, once for all its rejectors: one that is added later needs no new attack.
+
+attacks/<key>.npz         what the network said of them, and the first images; cells name it by its hash
+attacks/<key>.whole.npz   features and all images: while somebody needs them, or where `--keep` asks for them
+"""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rrbench.evaluation import KEPT_IMAGES, Attacked, to_numpy
+from rrbench.files import sha256
+from rrbench.protocols import Outputs
+from rrbench.scores import ATTACKS
+from rrbench.store import Store, load_arrays, save_arrays
+
+FACTS = ("seconds", "gradients", "forwards", "vanished")  # single numbers
+Arrays = dict[str, NDArray[Any]]
+
+
+class Answers(NamedTuple):
+    """An attack's outcome, and the file in which it lies for good."""
+
+    attacked: Attacked
+    file: str
+    sha256: str
+
+
+def save_answers(
+    store: Store, key: str, attacked: Attacked, *, with_features: bool, with_images: bool, kept: Collection[str] = ()
+) -> Answers:
+    """Write an attack's outcome, its features and all its images only where they are wanted.
+
+    `kept`: what `--keep` named, in this run or an earlier one; it stays whatever later runs need.
+    """
+    arrays: Arrays = {name: np.asarray(getattr(attacked, name)) for name in FACTS}
+    arrays |= {
+        "lost": np.asarray(attacked.lost, dtype=np.str_),
+        "is_still": to_numpy(attacked.is_still),
+        "images": to_numpy(attacked.images[:KEPT_IMAGES]),
+        "logits": to_numpy(attacked.outputs.logits),
+        "head": to_numpy(attacked.outputs.head),
+    }
+    if not _is_same(attacked.boldest, attacked.outputs):
+        arrays |= {"boldest_logits": to_numpy(attacked.boldest.logits), "boldest_head": to_numpy(attacked.boldest.head)}
+    if attacked.distances is not None and attacked.reached is not None:
+        arrays |= {"distances": to_numpy(attacked.distances), "reached": to_numpy(attacked.reached)}
+    name, digest = store.add(ATTACKS, key, arrays, passing=("seconds",))
+    whole: Arrays = {}
+    if with_features:
+        whole |= {"features": to_numpy(attacked.outputs.features)}
+        whole |= {"boldest_features": to_numpy(attacked.boldest.features)}
+    if with_images:
+        whole |= {"images": to_numpy(attacked.images), "boldest_images": to_numpy(attacked.boldest_images)}
+    _write_whole(store.whole_path(key), whole, digest, kept)
+    return Answers(attacked, name, digest)
+
+
+def _is_same(one: Outputs, other: Outputs) -> bool:
+    return one is other or all(torch.equal(*parts) for parts in zip(one, other, strict=True))
+
+
+def _write_whole(path: Path, whole: Arrays, digest: str, kept: Collection[str]) -> None:
+    """Write what is too large to stay, with the hash of the file that it belongs to; nothing is no file."""
+    if not whole:
+        path.unlink(missing_ok=True)
+        return
+    words = {"of": np.asarray(digest), "kept": np.asarray(sorted(kept), dtype=np.str_)}
+    save_arrays(path, whole | words, compress=False)
+
+
+def kept_of(store: Store, key: str) -> frozenset[str]:
+    """Return what runs before asked to keep of an attack."""
+    path = store.whole_path(key)
+    return frozenset(map(str, load_arrays(path)["kept"])) if path.is_file() else frozenset()
+
+
+def shrink(store: Store, key: str, wanted: Collection[str]) -> None:
+    """Leave of an attack's features and images what this run or one before was asked to keep."""
+    path = store.whole_path(key)
+    if not path.is_file():
+        return
+    arrays = load_arrays(path)
+    kept = {word for word in {*map(str, arrays["kept"]), *wanted} if word in arrays}
+    names = [name for word in sorted(kept) for name in (word, f"boldest_{word}")]
+    _write_whole(path, {name: arrays[name] for name in names}, str(arrays["of"]), kept)
+
+
+def load_answers(
+    store: Store, key: str, device: torch.device, *, with_features: bool, with_images: bool
+) -> Answers | None:
+    """Read an attack's outcome, or return None where something that is wanted is not there or is damaged."""
+    for name in _candidates(store, key):
+        arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
+        whole = _whole(store.whole_path(key), digest) if with_features or with_images else {}
+        has_all = (not with_features or "features" in whole) and (not with_images or "images" in whole)
+        if has_all and _serves_others(arrays):
+            return Answers(_attacked(arrays, whole, device), name, digest)
+    return None
+
+
+def has_answers(store: Store, key: str) -> bool:
+    """Tell whether an attack need not be run again for a rejector that looks at logits and head alone."""
+    return any(_serves_others(load_arrays(store.root / name)) for name in _candidates(store, key))
+
+
+def _serves_others(arrays: Arrays) -> bool:
+    """Tell whether costs and boldest outputs are there; what was published without serves its own cells alone."""
+    return "vanished" in arrays
+
+
+def _candidates(store: Store, key: str) -> Iterator[str]:
+    """Return the sound files of an attack; a second one where it was run again and ended otherwise."""
+    folder = store.root / ATTACKS
+    paths = [folder / f"{key}.npz", *sorted(folder.glob(f"{key}-*.npz"))]
+    names = [f"{ATTACKS}/{path.name}" for path in paths if path.is_file()]
+    return (name for name in names if store.is_sound(name))
+
+
+def _whole(path: Path, digest: str) -> Arrays:
+    arrays = load_arrays(path) if path.is_file() else {}
+    return arrays if str(arrays.get("of", "")) == digest else {}
+
+
+def _attacked(arrays: Arrays, whole: Arrays, device: torch.device) -> Attacked:
+    def tensor(name: str) -> Tensor | None:
+        found = whole.get(name, arrays.get(name))
+        return None if found is None else torch.from_numpy(found).to(device)
+
+    def outputs(prefix: str) -> Outputs | None:
+        features, logits, head = (tensor(f"{prefix}{part}") for part in Outputs._fields)
+        if logits is None or head is None:
+            return None
+        return Outputs(logits.new_zeros(len(logits), 0) if features is None else features, logits, head)
+
+    found, images, is_still = outputs(""), tensor("images"), tensor("is_still")
+    assert found is not None
+    assert images is not None
+    assert is_still is not None
+    boldest_images = tensor("boldest_images")
+    return Attacked(
+        outputs=found,
+        boldest=outputs("boldest_") or found,
+        images=images,
+        boldest_images=images if boldest_images is None else boldest_images,
+        **{name: float(arrays[name]) for name in FACTS},
+        is_still=is_still,
+        distances=tensor("distances"),
+        reached=tensor("reached"),
+        lost=tuple(map(str, arrays["lost"])),
+    )

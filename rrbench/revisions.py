@@ -1,0 +1,108 @@
+"""Which behaviour a number comes from, and whether it is the one installed here. Imports no torch and no plugin.
+
+Our plugins and the attacks' engine declare a number. Of an outsider's plugin the whole distribution is hashed: whoever
+edits an idea and runs it again must not see old numbers. A package that computes an attack counts with its version.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rrbench.catalogue import constant, plugin_name, plugins
+from rrbench.distributions import hash_files, package_hash
+from rrbench.errors import UseError
+from rrbench.names import parse
+from rrbench.rows import ResultRow, revisions_of, stated
+
+Revision = int | str
+OURS = "rrbench"
+KINDS = ("attack", "dataset", "network", "rejector")  # the plugins that decide a row; the framework made its checkpoint
+
+
+def outside_revision(package: str, number: int, own_file: Iterable[Path] = ()) -> Revision:
+    """Return the hash of an outsider's distribution, or of its file where it has none, and the number that it declares.
+
+    The number counts too: a plugin that inherits from one of ours changes with it.
+    """
+    code = package_hash(package) if package else ""
+    return f"{code or hash_files((path.name, path) for path in own_file)}.{number}"
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of packages; empty for one that is not installed."""
+    return {name: _version(name) or "" for name in packages}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def installed(kind: str, name: str) -> Revision | None:
+    """Return the revision of a plugin that is installed here; None where none is, or its source cannot be read."""
+    card = plugins(kind).get(name)
+    number = card.attributes.get("revision", "") if card else ""
+    if card is None or not number.isdigit():
+        return None
+    return int(number) if card.package == OURS else outside_revision(card.package, int(number))
+
+
+def engine() -> int:
+    """Return the revision of the attacks' engine."""
+    return int(constant("rrbench.ascent", "REVISION"))
+
+
+def superseded(row: ResultRow) -> list[str]:
+    """Say what was of another revision than here when a row was measured; what is not installed here says nothing."""
+    return [
+        f"{what} {there}, now {here}"
+        for what, there, here in _pairs(row, revisions_of(row))
+        if here is not None and there != here
+    ]
+
+
+def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, object, object]]:
+    """Return (what, its revision in the row, its revision here)."""
+    for kind in KINDS:
+        if kind in found:
+            yield f"{kind} {getattr(row, kind)}", found[kind], _here(kind, getattr(row, kind))
+    if "engine" in found:
+        yield "engine", found["engine"], engine()
+    for label, revision in zip(stated(row).get("members", ()), found.get("members", ()), strict=False):
+        yield f"attack {label}", revision, _here("attack", label)
+    for package, version in found.get("packages", {}).items():
+        yield package, version, _version(package)
+
+
+def _here(kind: str, text: str) -> Revision | None:
+    """Return the installed revision of what a row names; names of one's own models and functions are no plugin's."""
+    try:
+        parse(text)
+    except UseError:
+        return None
+    return installed(kind, plugin_name(kind, text))
+
+
+def is_current(row: ResultRow) -> bool:
+    """Tell whether a row was measured by the code that is installed here: no other row fills a cell for good."""
+    return not superseded(row)
+
+
+def noted(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return rows for printing: the note of a superseded one says so. Never stored: another version may know better."""
+    return [replace(row, note="; ".join(filter(None, (row.note, _note(row))))) for row in rows]
+
+
+def _note(row: ResultRow) -> str:
+    found = superseded(row)
+    return f"superseded: {', '.join(found)}" if found else ""
+
+
+def write(revisions: Mapping[str, object]) -> str:
+    """Write revisions as a row holds them."""
+    return json.dumps(revisions, sort_keys=True)

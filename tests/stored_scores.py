@@ -1,0 +1,34 @@
+"""Per-example scores made by hand and the three files that a work folder keeps of them, for tests of their readers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrbench.arrays import save_arrays
+from rrbench.scores import ATTACKS, DATA, SCORES, Scores
+
+NOTHING = np.empty(0)
+
+
+def scores_of(prediction: Any, labels: Any, certainty: Any, threshold: float, **more: Any) -> Scores:
+    """Make scores whose logits say `prediction`."""
+    logits = np.eye(int(max(prediction.max(), labels.max())) + 1, dtype=np.float32)[prediction]
+    given: dict[str, Any] = {
+        "ids": np.arange(len(labels)),
+        "held_out": np.ones(len(labels), dtype=np.bool_),
+        "head": logits[:, :0],
+        "distances": NOTHING,
+        "reached": NOTHING.astype(np.bool_),
+        "boldest_certainty": certainty,
+    }
+    fixed = {"labels": labels, "logits": logits, "certainty": certainty, "threshold": np.asarray(threshold)}
+    return Scores(**(given | fixed | more))
+
+
+def save_scores(folder: Path, key: str, scores: Scores) -> dict[str, str]:
+    """Write the files of a cell, and return what the cell file says of them."""
+    attack = {name: getattr(scores, name) for name in ("logits", "head")}
+    attack |= {name: part for name in ("distances", "reached") if (part := getattr(scores, name)).size}
+    parts = {DATA: scores.of_data(), ATTACKS: attack, SCORES: scores.of_cell()}
+    return {f"{name}/{key}.npz": save_arrays(folder / name / f"{key}.npz", arrays) for name, arrays in parts.items()}
