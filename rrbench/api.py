@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench import provenance
+from rrbench.ascent import REVISION as ENGINE
 from rrbench.cells import Plan, plain
 from rrbench.config import Config, load_file, load_preset
 from rrbench.contract import check_class
@@ -27,16 +27,18 @@ from rrbench.devices import describe, find_device, find_precision, tell_compilin
 from rrbench.engines import find_engine
 from rrbench.errors import CellError, UseError
 from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
+from rrbench.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.modes import mode
-from rrbench.names import parse_budget, settings_of, split_list
+from rrbench.names import Choice, parse, parse_budget, settings_of, split_list
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.plan import Request, make_plan, variants
 from rrbench.progress import Report, Silent
-from rrbench.protocols import Attack, Batch, Budget, Ensemble, Member, Outputs, Rejector
-from rrbench.registry import build, choose, expand
+from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, Outputs, Rejector
+from rrbench.registry import build, choose, expand, revision
+from rrbench.revisions import versions, write
 from rrbench.rows import ResultRow
 from rrbench.runner import Engine, Runner
 from rrbench.store import Store
@@ -261,10 +263,12 @@ def evaluate(
             check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
     subject = Subject(network, lambda split: batches[split], found, find_precision(precision, found))
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
+    weights = of_network(network)
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
         area = _budget(budget, chosen_attack, label, test.images.shape[1:])
-        members = _members(config, area, seed) if isinstance(chosen_attack, Ensemble) else []
+        choices = _members(config, area) if isinstance(chosen_attack, Ensemble) else []
+        members = [(str(choice), fresh_member(choice, area, seed)) for choice in choices]
         try:
             victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
             attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members)
@@ -289,17 +293,17 @@ def evaluate(
                 **metrics._asdict(),
                 **distances_of(scores)._asdict(),
                 note=notes(subject, chosen, chosen_attack, area, attacked),
-                settings=json.dumps(
-                    {"rejector": _settings(chosen), "attack": _settings(chosen_attack)}, sort_keys=True
-                ),
+                settings=json.dumps(_all_settings(chosen, chosen_attack, choices), sort_keys=True),
                 seconds=round(attacked.seconds, 3),
                 gradients=round(attacked.gradients, 3),
                 forwards=round(attacked.forwards, 3),
                 device=describe(found),
                 precision=subject.precision,
+                checkpoint_sha256=weights,
                 data_sha256=subject.data_sha256,
                 version=provenance.version(),
                 commit=provenance.commit(),
+                revisions=write(_revisions(rejector, attack, chosen_attack, attack_name, choices)),
             )
         )
     return to_frame(rows)
@@ -337,9 +341,33 @@ def _settings(plugin: Rejector | Attack) -> dict[str, object]:
     """Return a plugin's settings as JSON can hold them; what it cannot hold, as text."""
     values = {key: plain(getattr(plugin, key)) for key in settings_of(type(plugin))}
     return {
-        key: value if isinstance(value, str | int | float | list | None) else repr(value)
+        key: value if isinstance(value, str | int | float | list | None) else name_of(value)
         for key, value in values.items()
     }
+
+
+def _all_settings(rejector: Rejector, attack: Attack, members: Sequence[Choice]) -> dict[str, object]:
+    """Return what a row states of the settings behind it."""
+    found: dict[str, object] = {"rejector": _settings(rejector), "attack": _settings(attack)}
+    return found | ({"members": [str(member) for member in members]} if members else {})
+
+
+def _revisions(
+    rejector: object, attack: object, chosen_attack: Attack, attack_name: str, members: Sequence[Choice]
+) -> dict[str, object]:
+    """Return which behaviour decides a row; what was given as an object is told by a hash of what it does."""
+    found: dict[str, object] = {
+        "attack": revision("attack", attack_name) if isinstance(attack, str) else of_object(attack),
+        "rejector": of_object(rejector),
+    }
+    if isinstance(rejector, str):
+        found["rejector"] = revision("rejector", parse(expand("rejector", rejector)).name)
+    if chosen_attack.norms:
+        found["engine"] = ENGINE
+    if members:
+        found["members"] = [revision("attack", member.name) for member in members]
+    packages = [*chosen_attack.packages, *(name for member in members for name in build(Attack, member).packages)]
+    return found | ({"packages": versions(packages)} if packages else {})
 
 
 def _rejector(
@@ -385,12 +413,12 @@ def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str
     return [(build(Attack, choice), choice.name, str(choice)) for choice in choices]
 
 
-def _members(config: Config, budget: Budget, seed: int) -> list[tuple[str, Member]]:
+def _members(config: Config, budget: Budget) -> list[Choice]:
     """Return every budgeted attack of this norm in the preset's list, for an ensemble to be the worst of."""
     texts = [variant for text in config.run.all_attacks for variant in variants(expand("attack", text))]
     choices = [choose("attack", text, config, "") for text in texts]
     return [
-        (str(choice), fresh_member(choice, budget, seed))
+        choice
         for choice in choices
         if (attack := build(Attack, choice)).needs_budget
         and budget.norm in attack.norms
@@ -407,11 +435,11 @@ def _budget(given: str | Budget | None, attack: Attack, label: str, shape: Seque
         norm, radius = parse_budget(given, shape)
         budget = Budget("linf" if norm == "linf" else "l2", radius)
     elif not attack.norms:
-        return Budget("linf", Fraction(0))
+        return NO_BUDGET
     elif not attack.needs_budget:
         return Budget("l2" if "l2" in attack.norms else "linf", None)
     else:
         raise UseError(f'{label} needs a budget, such as budget="linf:8/255"')
     if attack.norms and budget.norm not in attack.norms:
         raise UseError(f"{label} has no {budget.norm} form")
-    return budget if attack.norms else Budget("linf", Fraction(0))
+    return budget if attack.norms else NO_BUDGET

@@ -11,6 +11,7 @@ from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.revisions import noted
 from rrbench.rows import COLUMNS, ResultRow, read_rows
 
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")
@@ -39,7 +40,7 @@ def table(
     if not is_paper_name(os.fspath(results)):
         if folders is not None or dataset or network or preset:
             raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
-        return to_frame(read_rows(Path(results)))
+        return to_frame(noted(read_rows(Path(results))))
     selection = Selection(os.fspath(results), dataset, network, preset)
     tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])
     frame = pd.DataFrame([record_of(each) for each in tables.judged], columns=[*FIELDS, *MEASURED_FIELDS])

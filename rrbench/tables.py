@@ -8,6 +8,7 @@ from fractions import Fraction
 from rrbench.errors import UseError
 from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
 from rrbench.names import radius_text, unknown
+from rrbench.repeats import row_marks
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 
 WIDTH = 100  # of a table as text
@@ -98,7 +99,8 @@ def pivot_table(
 ) -> str:
     """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`.
 
-    Seeds stand side by side; other presets and other numbers of inputs are lines of their own.
+    Seeds stand side by side. Lines of their own have other presets, precisions and numbers of inputs, and rows that
+    share their names alone: of another network, rejector or revision, which the column `of` tells apart.
     `field` prints a row where the metric alone will not do.
     """
     for name, known in ((by, (*COLUMNS, "budget")), (metric, COLUMNS)):
@@ -106,7 +108,10 @@ def pivot_table(
             raise unknown("column", name, known)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     columns: dict[str, None] = {}
-    keys = [key for key in ("dataset", "network", "preset", "n", "trained_as", "rejector", "attack") if key != by]
+    columns_of_names = ("dataset", "network", "preset", "precision", "n", "trained_as", "rejector", "attack")
+    keys = [key for key in columns_of_names if key != by]
+    marks = row_marks(rows)
+    has_marks = any(marks.values())
     done = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
 
     def name_of(row: ResultRow, key: str) -> str:
@@ -120,9 +125,11 @@ def pivot_table(
     for row in sorted(rows, key=order):
         value = _shown(row, by)
         columns[value] = None
-        line = lines.setdefault(tuple(name_of(row, key) for key in varying), {})
+        names = [*(name_of(row, key) for key in varying), *([marks[row]] if has_marks else [])]
+        line = lines.setdefault(tuple(names), {})
         shown = field(row) if field else number(row, metric)
         line.setdefault(value, []).append(shown if row.status == "ok" else "failed")
+    varying += ["of"] if has_marks else []
     header, joint = [*varying, *columns], "; " if field else " "
     cells = [[*key, *(joint.join(line.get(column, ["missing"])) for column in columns)] for key, line in lines.items()]
     if layout == "html":

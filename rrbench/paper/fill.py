@@ -12,6 +12,7 @@ from rrbench.intervals import mean_interval, share_interval
 from rrbench.paper.cells import PaperCell
 from rrbench.paper.matching import Rows
 from rrbench.paper.wanted import column, is_published, never, presets_for, wanted
+from rrbench.revisions import superseded
 from rrbench.rows import ResultRow, order
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts
@@ -30,6 +31,7 @@ class Measured:
     preset: str = ""
     note: str = ""
     is_undefined: bool = False  # measured, but the metric has no value: all answers right, or none
+    superseded: str = ""  # what was of another revision than is installed when it was measured
 
 
 def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Measured:
@@ -52,8 +54,9 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     shared = [key for key in by_training[0] if all(key in part for part in by_training)]
     done = [{_training(row) for row in part if row.status == "ok"} for part in parts]
     undefined = set.intersection(*done).difference(shared)
+    older = ", ".join(dict.fromkeys(text for part in parts for row in part for text in superseded(row)))
     if not shared and undefined:
-        return Measured(preset=preset, note=UNDEFINED, is_undefined=True)
+        return Measured(preset=preset, note=UNDEFINED, is_undefined=True, superseded=older)
     if not shared:
         return Measured(note=_absence(parts, by_training))
     each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
@@ -67,7 +70,7 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     if len(each) > 1:
         values = [value for value, _, _ in each]
         value, (low, high) = statistics.fmean(values), mean_interval(values)
-    return Measured(value, low, high, len(each), preset, "; ".join(notes))
+    return Measured(value, low, high, len(each), preset, "; ".join(notes), superseded=older)
 
 
 def _trainings(rows: Sequence[ResultRow], name: str) -> dict[tuple[int, str], ResultRow]:

@@ -4,19 +4,19 @@ Labels alone do not say it: they print only what differs from a preset, and `--c
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from rrbench.catalogue import cards
+from rrbench.catalogue import plugin_name, plugins
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.names import parse, show
 from rrbench.paper.wanted import Wanted
-from rrbench.rows import ResultRow
+from rrbench.revisions import is_current
+from rrbench.rows import ResultRow, order
 
 Settings = Mapping[str, str]
 
@@ -32,13 +32,25 @@ class Rows:
             self._sizes[row.dataset] = max(self._sizes.get(row.dataset, 0), row.n or 0)
 
     def find(self, wanted: Wanted) -> list[ResultRow]:
-        """Return the rows that are exactly this, over all test images; those that failed have no `n`."""
+        """Return the rows that are exactly this, over all test images; those that failed have no `n`.
+
+        Rows of the installed code; where none of these was measured, superseded ones, all of one revision.
+        """
         size = wanted.n or self._sizes.get(wanted.dataset)
-        return [
+        found = [
             row
             for row in self._groups.get(_key(wanted), [])
             if (row.n == size or row.status != "ok") and has_settings(row, wanted)
         ]
+        current = [row for row in found if is_current(row)]
+        if any(row.status == "ok" for row in current):
+            return current
+        older = sorted((row for row in found if row.status == "ok" and row not in current), key=order)
+        return [row for row in older if row.revisions == older[0].revisions] or current
+
+    def fills(self, wanted: Wanted, seed: int) -> bool:
+        """Tell whether nothing has to be measured: a row of the installed code is there."""
+        return any(row.seed == seed and row.status == "ok" and is_current(row) for row in self.find(wanted))
 
 
 def _key(row: ResultRow | Wanted) -> tuple[object, ...]:
@@ -103,22 +115,14 @@ def _number(text: str) -> Fraction | None:
         return None
 
 
-@cache
-def _defaults(kind: str) -> Mapping[str, Settings]:
-    return {card.name: card.settings for card in cards(kind) if not card.stands_for}
+def _defaults(kind: str, name: str) -> Settings:
+    card = plugins(kind).get(name)
+    return card.settings if card else {}
 
 
 @cache
 def _config(preset: str) -> Config:
     return load_preset(preset)
-
-
-def plugin_name(kind: str, text: str) -> str:
-    """Return the plugin that a text names: `pgd100x10` is `pgd`."""
-    name = parse(text).name
-    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
-    known = _defaults(kind)
-    return short[1] if short and name not in known and short[1] in known else name
 
 
 @cache
@@ -127,7 +131,7 @@ def expected_settings(kind: str, wanted: Wanted) -> tuple[str, Settings]:
     text = str(getattr(wanted, kind))
     dataset = parse(wanted.dataset).name if kind == "attack" else wanted.home
     config, name = _config(wanted.preset), plugin_name(kind, text)
-    settings = dict(_defaults(kind).get(name, {}))
+    settings = dict(_defaults(kind, name))
     step = config.step(dataset, wanted.norm) if kind == "attack" and wanted.norm else None
     if "step" in settings and step is not None:
         settings["step"] = show(step)
@@ -144,5 +148,5 @@ def explicit_settings(kind: str, text: str) -> dict[str, str]:
         steps, _, restarts = call.name.removeprefix(name).partition("x")
         settings |= {"steps": steps, "restarts": restarts or "1"}
     if call.positional is not None:
-        settings[next(iter(_defaults(kind).get(name, {})), "")] = call.positional
+        settings[next(iter(_defaults(kind, name)), "")] = call.positional
     return settings | dict(call.keywords)

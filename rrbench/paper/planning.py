@@ -11,6 +11,7 @@ from rrbench.errors import UseError
 from rrbench.estimate import duration, known_rates, training_gradients
 from rrbench.names import parse
 from rrbench.paper.matching import Rows
+from rrbench.paper.show import superseded_line
 from rrbench.paper.tabulate import PaperTables, Selection
 from rrbench.paper.wanted import Wanted, is_published, wanted
 from rrbench.plan import CLEAN, Request, make_plan, merged
@@ -40,15 +41,14 @@ def preset_of(selection: Selection) -> str:
 
 
 def missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> dict[int, list[Wanted]]:
-    """Return for each seed the rows that no folder has."""
+    """Return for each seed the rows that no folder has, or has of superseded code alone."""
     found, preset = Rows(rows), preset_of(selection)
     cells = [cell for cells in selection.cells().values() for cell in cells]
     needed = list(dict.fromkeys(each for cell in cells for each in wanted(cell, preset)))
     lacking: dict[int, list[Wanted]] = {seed: [] for seed in seeds}
     for each in needed:
-        there = {row.seed for row in found.find(each) if row.status == "ok"}
         for seed in seeds:
-            if seed not in there:
+            if not found.fills(each, seed):
                 lacking[seed].append(each)
     return lacking
 
@@ -115,6 +115,7 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     absent = [each for each in tables.judged if each.verdict == "missing"]
     never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
     lines = [f"{selection.paper}: {len(absent)} of {len(tables.judged)} cells are missing; {tables.sources}"]
+    lines += filter(None, [superseded_line(tables.judged)])
     left_out = [f"left out: {line}" for line in plan.dropped]
     if not plan.cells:
         return "\n".join([*lines, *never, *left_out, "nothing left to run"])

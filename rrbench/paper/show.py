@@ -63,7 +63,8 @@ def record_of(each: Judged) -> dict[str, str | int | float | None]:
     own = {key: cell.part(key) for key in FIELDS}
     if cell.eps and not is_published(cell) and (found := wanted(cell, "paper")):
         own["eps"] = f"{float(Fraction(found[0].eps) * 255):g}"
-    notes = [measured.note, *(f"footnote {note.id}" for note in each.footnotes if not note.everywhere)]
+    older = f"superseded: {measured.superseded}" if measured.superseded else ""
+    notes = [measured.note, older, *(f"footnote {note.id}" for note in each.footnotes if not note.everywhere)]
     return {
         **own,
         "bold": int(cell.bold),
@@ -112,7 +113,15 @@ def _notes(grid: Grid, with_verdicts: bool) -> list[str]:
     texts = {id_: f"{note.text}." + f" Evidence: {note.evidence}." * with_verdicts for id_, note in found.items()}
     texts |= {each.measured.note: each.measured.note for each in grid.judged if each.measured.note}
     marked = [f"{mark}: {texts[key]}" for key, mark in marks.items()]
-    return [LEGEND, *marked, *(text for key, text in texts.items() if key not in marks)]
+    shared = [text for key, text in texts.items() if key not in marks]
+    return [LEGEND, *marked, *shared, *filter(None, [superseded_line(grid.judged)])]
+
+
+def superseded_line(judged: Sequence[Judged]) -> str:
+    """Count the cells that other code than is installed measured."""
+    found = [each.measured.superseded for each in judged if each.measured.superseded]
+    changes = "; ".join(dict.fromkeys(found))
+    return f"{len(found)} cells are superseded ({changes}): rrbench run --paper measures them again." if found else ""
 
 
 def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:

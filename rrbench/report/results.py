@@ -9,6 +9,7 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.files import read_json
+from rrbench.revisions import noted
 from rrbench.rows import ResultRow, check_numbers, order, read_rows
 from rrbench.store import Store
 
@@ -62,12 +63,12 @@ def setting_of(row: ResultRow) -> Setting:
 def read_results(source: Path) -> Results:
     """Read a work folder, a folder that holds rows.csv alone, or a results CSV."""
     if not (source / "cells").is_dir():
-        results = Results(source, sorted(read_rows(source), key=order))
+        results = Results(source, sorted(noted(read_rows(source)), key=order))
     else:
         store = Store(source)
         records = [record for record, _ in store.cells()]
         # Not rows.csv: a run that was killed may have finished cells since it was last rebuilt.
-        rows = with_doubts(record.row for record in records)
+        rows = noted(with_doubts(record.row for record in records))
         cells = {row: Scored(record, store) for row, record in zip(rows, records, strict=True) if row.status == "ok"}
         results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))
     if not results.rows:

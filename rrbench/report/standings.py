@@ -1,11 +1,12 @@
 """Each rejector at its weakest: for every budget the attack that harms it most. Values only; words.py says them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
 
 from rrbench.intervals import Interval, share_interval
+from rrbench.repeats import gather, names, victim_marks
 from rrbench.rows import ResultRow, stated
 from rrbench.tables import budget_text
 
@@ -61,6 +62,7 @@ class Standing:
     single: Measured  # the strongest that is no ensemble of others
     clean: Measured | None
     attacks: int  # how many were tried
+    mark: str = ""  # what tells its victim from another of the same names
 
     @property
     def rejector(self) -> str:
@@ -70,7 +72,7 @@ class Standing:
     @property
     def trained_as(self) -> str:
         """The checkpoint's name."""
-        return self.strongest.first.trained_as
+        return " ".join(filter(None, (self.strongest.first.trained_as, f"[{self.mark}]" if self.mark else "")))
 
     @property
     def budget(self) -> str:
@@ -100,15 +102,27 @@ def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
     metric = next((name for name in METRICS if any(getattr(row, name) is not None for row in rows if row.eps)), None)
     if metric is None:
         return []
-    clean = {_victim(found.first): found for found in _gather(row for row in rows if row.attack == "clean")}
-    groups: dict[tuple[str, ...], list[Measured]] = {}
-    for found in _gather(row for row in rows if row.eps and getattr(row, metric) is not None):
-        groups.setdefault((*_victim(found.first), found.first.norm, found.first.eps), []).append(found)
+    marks = victim_marks(rows)
+
+    def victim(found: Measured) -> tuple[object, ...]:
+        return names(found.first), marks[found.first]
+
+    measured = [Measured(group) for group in gather(rows)]
+    clean: dict[tuple[object, ...], Measured] = {}
+    for found in measured:
+        if found.first.attack == "clean":
+            clean.setdefault(victim(found), found)
+    groups: dict[tuple[object, ...], list[Measured]] = {}
+    for found in measured:
+        if found.first.eps and found.values(metric):
+            groups.setdefault((victim(found), found.first.norm, found.first.eps), []).append(found)
     standings = []
     for group in groups.values():
         ranked = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
         single = next((found for found in ranked if "members" not in stated(found.first)), ranked[0])
-        standings.append(Standing(metric, ranked[0], single, clean.get(_victim(ranked[0].first)), len(ranked)))
+        attacks = len({found.first.attack for found in ranked})
+        mark = marks[ranked[0].first]
+        standings.append(Standing(metric, ranked[0], single, clean.get(victim(ranked[0])), attacks, mark))
     return sorted(standings, key=lambda standing: (*budget_order(standing), -standing.value, standing.rejector))
 
 
@@ -130,14 +144,3 @@ def main_budget(standings: Sequence[Standing]) -> str:
         return -len(group), -max(standing.attacks for standing in group), is_l2, -float(radius)
 
     return min(groups, key=rank)
-
-
-def _victim(row: ResultRow) -> tuple[str, str]:
-    return row.trained_as, row.rejector
-
-
-def _gather(rows: Iterable[ResultRow]) -> list[Measured]:
-    groups: dict[tuple[str, ...], list[ResultRow]] = {}
-    for row in rows:
-        groups.setdefault((*_victim(row), row.attack, row.norm, row.eps), []).append(row)
-    return [Measured(tuple(group)) for group in groups.values()]

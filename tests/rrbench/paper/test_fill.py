@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
+from rrbench.catalogue import plugin_name
 from rrbench.config import load_preset
 from rrbench.errors import UseError
 from rrbench.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
 from rrbench.paper.fill import Measured, fill
-from rrbench.paper.matching import Rows, plugin_name, same
+from rrbench.paper.matching import Rows, same
 from rrbench.paper.planning import describe_missing, missing, plan_missing, plan_table
 from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.paper.wanted import column, presets_for, wanted

@@ -1,0 +1,97 @@
+"""What tells a network, a function or a plugin's object of somebody's own from another of the same name."""
+
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+LENGTH = 16  # digits of a hash in a row
+DEPTH = 12  # of what lies in what
+
+
+def of_network(network: nn.Module) -> str:
+    """Hash a network's structure, weights and buffers."""
+    digest = hashlib.sha256(_plain(repr(network)).encode())
+    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        digest.update(name.encode() + _of_tensor(tensor))
+    return digest.hexdigest()
+
+
+def of_object(thing: object) -> str:
+    """Hash what a function or an object does: its code, and the values that it holds or reaches."""
+    digest = hashlib.sha256()
+    for part in _parts(thing, set(), DEPTH):
+        digest.update(part)
+    return digest.hexdigest()[:LENGTH]
+
+
+def name_of(thing: object) -> str:
+    """Name an object for a row: the same object has the same name in every run."""
+    return str(getattr(thing, "__name__", None) or _plain(repr(thing)))
+
+
+def _parts(thing: object, seen: set[int], depth: int) -> Iterator[bytes]:
+    """Walk through code and values; what was met before, or lies too deep, is not entered."""
+    if isinstance(thing, Tensor):
+        yield _of_tensor(thing)
+    elif isinstance(thing, np.ndarray):
+        yield repr((thing.dtype, thing.shape)).encode() + thing.tobytes()
+    elif isinstance(thing, str | bytes | int | float | complex | bool | types.NoneType):
+        yield repr(thing).encode()
+    elif id(thing) in seen or not depth:
+        yield b"again"
+    else:
+        seen.add(id(thing))
+        yield type(thing).__qualname__.encode()
+        for part in _inside(thing):
+            yield from _parts(part, seen, depth - 1)
+
+
+def _inside(thing: object) -> Iterator[object]:
+    """Return what something is made of; of a library's function or class its name says enough."""
+    if isinstance(thing, nn.Module):
+        yield from (of_network(thing), type(thing))
+    elif isinstance(thing, types.CodeType):
+        yield from (thing.co_code, thing.co_names, thing.co_consts)
+    elif isinstance(thing, types.FunctionType):
+        yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
+        yield from (cell.cell_contents for cell in thing.__closure__ or ())
+        reached = (thing.__globals__.get(name) for name in thing.__code__.co_names)
+        yield from (value for value in reached if not isinstance(value, types.ModuleType))
+    elif isinstance(thing, types.MethodType):
+        yield from (thing.__func__, thing.__self__)
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif isinstance(thing, Mapping):
+        yield from (part for item in thing.items() for part in item)
+    elif isinstance(thing, tuple | list | set | frozenset):
+        yield from sorted(thing, key=repr) if isinstance(thing, set | frozenset) else thing
+    elif isinstance(thing, type):
+        yield f"{thing.__module__}.{thing.__qualname__}"
+        if not thing.__module__.startswith(("torch", "numpy", "builtins", "abc", "rrbench.")):
+            yield from (value for name, value in sorted(vars(thing).items()) if _is_code(name, value))
+            yield from thing.__bases__
+    else:
+        yield from (type(thing), _plain(repr(thing)))
+        yield from vars(thing).values() if hasattr(thing, "__dict__") else ()
+
+
+def _is_code(name: str, value: object) -> bool:
+    """Tell whether an attribute of a class was written by its author."""
+    written = isinstance(value, types.FunctionType | property | int | float | str | tuple | frozenset | bool)
+    return written and name not in ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__match_args__")
+
+
+def _of_tensor(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)
+    return repr((tensor.dtype, tuple(tensor.shape))).encode() + flat.numpy().tobytes()
+
+
+def _plain(text: str) -> str:
+    """Leave out where things lie in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -1,0 +1,104 @@
+"""Which rows repeat one another under other seeds, and which only share their names. Imports no torch.
+
+Two networks, two rejectors of one name, an edited plugin: their rows look alike, and a mark tells them apart.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rrbench.rows import ResultRow, revisions_of, stated
+
+SHOWN = 8  # digits of a hash
+
+Parts = dict[str, str]  # {what may tell two rows apart: its text}
+
+
+class Names(NamedTuple):
+    """What tables print of a victim and of where it was measured."""
+
+    dataset: str
+    network: str
+    trained_as: str
+    rejector: str
+    preset: str
+    n: int | None
+    precision: str
+
+
+def names(row: ResultRow) -> Names:
+    """Return a row's names."""
+    return Names(row.dataset, row.network, row.trained_as, row.rejector, row.preset, row.n, row.precision)
+
+
+def victim_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
+    """Return for each row what tells its victim from others of the same names; empty where there is no other."""
+    groups: dict[Names, list[ResultRow]] = {}
+    for row in rows:
+        groups.setdefault(names(row), []).append(row)
+    marks: dict[ResultRow, str] = {}
+    for group in groups.values():
+        marks |= _marks([(row, _victim(row, has_rivals=_has_rivals(group))) for row in group])
+    return marks
+
+
+def row_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
+    """Return for each row what tells it from others of the same names and attack that are no repetitions of it."""
+    rows = list(rows)
+    victims = victim_marks(rows)
+    groups: dict[tuple[object, ...], list[ResultRow]] = {}
+    for row in rows:
+        groups.setdefault((names(row), victims[row], row.attack, row.norm, row.eps), []).append(row)
+    attacks: dict[ResultRow, str] = {}
+    for group in groups.values():
+        attacks |= _marks([(row, _attack(row)) for row in group])
+    return {row: ", ".join(filter(None, (victims[row], attacks[row]))) for row in rows}
+
+
+def _has_rivals(group: Sequence[ResultRow]) -> bool:
+    """Tell whether the networks of a group are no trainings of one kind: two have one seed, or are somebody's own."""
+    networks: dict[int, set[str]] = {}
+    for row in group:
+        networks.setdefault(row.seed, set()).add(row.checkpoint_sha256)
+    return not group[0].trained_as or any(len(found) > 1 for found in networks.values())
+
+
+def _victim(row: ResultRow, *, has_rivals: bool) -> Parts:
+    revisions, settings = revisions_of(row), stated(row)
+    parts = {kind: str(revisions.get(kind, "")) for kind in ("rejector", "network", "dataset")}
+    made = {kind: settings.get(kind) for kind in ("rejector", "framework", "recipe") if kind in settings}
+    return parts | {
+        "checkpoint": row.checkpoint_sha256 if has_rivals else "",
+        "settings": json.dumps(made, sort_keys=True),
+        "data": row.data_sha256,
+    }
+
+
+def _attack(row: ResultRow) -> Parts:
+    revisions, settings = revisions_of(row), stated(row)
+    parts = {kind: json.dumps(revisions.get(kind)) for kind in ("attack", "engine", "members", "packages")}
+    return parts | {"attack settings": json.dumps([settings.get("attack"), settings.get("members")], sort_keys=True)}
+
+
+def _marks(found: Sequence[tuple[ResultRow, Parts]]) -> dict[ResultRow, str]:
+    """Say of each row those parts in which the rows differ."""
+    differ = [part for part in found[0][1] if len({parts[part] for _, parts in found}) > 1]
+    orders = {part: list(dict.fromkeys(parts[part] for _, parts in found)) for part in differ}
+
+    def say(part: str, text: str) -> str:
+        if part in ("settings", "attack settings"):  # too long to print: the first, the second
+            return f"{part} {orders[part].index(text) + 1}"
+        return f"{part} {text[:SHOWN] if part in ('checkpoint', 'data') else text}"
+
+    return {row: ", ".join(say(part, parts[part]) for part in differ) for row, parts in found}
+
+
+def gather(rows: Iterable[ResultRow]) -> list[tuple[ResultRow, ...]]:
+    """Group rows that are one victim under one attack by one code, one row a seed; of two of a seed the first."""
+    rows = list(rows)
+    marks = row_marks(rows)
+    groups: dict[tuple[object, ...], dict[int, ResultRow]] = {}
+    for row in rows:
+        key = (names(row), row.attack, row.norm, row.eps, marks[row])
+        groups.setdefault(key, {}).setdefault(row.seed, row)
+    return [tuple(group.values()) for group in groups.values()]
