@@ -88,11 +88,15 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UseError:
 
 
 def settings_of(plugin: type) -> dict[str, tuple[object, object]]:
-    """Return {setting: (type, default)} of a plugin class; a setting without default has `dataclasses.MISSING`."""
+    """Return {setting: (type, default)} of a plugin class; a setting without default has `dataclasses.MISSING`.
+
+    They come as the constructor takes them: those that it wants by name alone are last.
+    """
     if not dataclasses.is_dataclass(plugin):
         return {}
     hints = typing.get_type_hints(plugin)
-    return {item.name: (hints[item.name], item.default) for item in dataclasses.fields(plugin) if item.init}
+    ordered = sorted((item for item in dataclasses.fields(plugin) if item.init), key=lambda item: item.kw_only is True)
+    return {item.name: (hints[item.name], item.default) for item in ordered}
 
 
 def convert(value: object, hint: object, where: str) -> Value:

@@ -4,16 +4,15 @@ R is the certainty brought into [0, 1] (`Victim.log_certainty`), t the true clas
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, cross_entropy, search
-from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
-from rrbench_attacks.objectives import best_other, other_class
-from rrbench_attacks.pgd import check_effort, step_size
+from rrbench.ascent import Keep, Score, best_other, cross_entropy
+from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench_attacks.climb import Climb
+from rrbench_attacks.objectives import other_class
 
 Objective = Literal["ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"]
 
@@ -43,7 +42,7 @@ CLASSIFIER_AND_REJECTOR: dict[str, tuple[Score, Callable[[Victim], Score]]] = {
 
 
 @dataclass(frozen=True)
-class Adaptive(Attack):
+class Adaptive(Climb):
     """Ascends a classifier term plus eta times a rejector term, for each eta."""
 
     is_adaptive = True
@@ -54,32 +53,20 @@ class Adaptive(Attack):
 
     objective: Objective
     eta: tuple[float, ...] = (0.1, 1.0)
-    steps: int = 500
-    restarts: int = 10
-    step: Fraction | None = None
-    keep: Keep = "last"
-    select: Select = "evade"
+    steps: int = field(default=500, kw_only=True)
+    restarts: int = field(default=10, kw_only=True)
+    keep: Keep = field(default="last", kw_only=True)
 
     def __post_init__(self) -> None:
-        check_effort(self.steps, self.restarts, self.step)
+        super().__post_init__()
         check_eta(self.eta)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta (and every target class) and keep one answer per input over all of them."""
         classes = victim.network(batch.images[:1]).logits.shape[1]
-        return search(
-            victim.network,
-            batch,
-            budget,
-            draws,
-            [weighted(first, eta, second) for eta in self.eta for first, second in self.terms(victim, classes)],
-            victim.certainty,
-            steps=self.steps,
-            restarts=self.restarts,
-            step=step_size(self.step, budget),
-            keep=self.keep,
-            select=self.select,
-        )
+        pairs = self.terms(victim, classes)
+        objectives = [weighted(first, eta, second) for eta in self.eta for first, second in pairs]
+        return self.climb(victim, batch, budget, draws, objectives)
 
     def terms(self, victim: Victim, classes: int) -> list[tuple[Score, Score]]:
         """Return (classifier term, rejector term) pairs: one, or one for each other class."""
@@ -91,7 +78,7 @@ class Adaptive(Attack):
     def gradients_per_image(self, classes: int) -> int:
         """Return steps x restarts x etas (x other classes)."""
         targets = classes - 1 if self.objective == "con+rr(multi)" else 1
-        return self.steps * self.restarts * len(self.eta) * targets
+        return super().gradients_per_image(classes) * len(self.eta) * targets
 
 
 def check_eta(eta: tuple[float, ...]) -> None:

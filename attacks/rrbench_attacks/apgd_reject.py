@@ -6,12 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, Tracker
+from rrbench.ascent import Keep, Score, Select, Tracker, best_other
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
 from rrbench_attacks.apgd import apgd_ascend, apgd_start
-from rrbench_attacks.objectives import best_other
-from rrbench_attacks.pgd import check_effort
+from rrbench_attacks.climb import check_effort
 
 
 @dataclass(frozen=True)

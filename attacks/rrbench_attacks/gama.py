@@ -9,8 +9,8 @@ from torch import Tensor
 from rrbench.ascent import Keep, Select, Tracker, margin, project, slope
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
+from rrbench_attacks.climb import check_effort
 from rrbench_attacks.objectives import confidence
-from rrbench_attacks.pgd import check_effort
 
 GUIDED = 0.25  # the share of the steps over which the guide's weight falls to 0: 25 of the paper's 100
 DROPS = (60, 85)  # per cent of the steps after which the step shrinks

@@ -1,18 +1,17 @@
 """Multi-targeted PGD (Gowal et al., 2019, arXiv 1910.09338): every other class is aimed at in turn."""
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, search
-from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench.ascent import Keep, Score, Select
+from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench_attacks.climb import Climb
 from rrbench_attacks.objectives import confidence
-from rrbench_attacks.pgd import check_effort, step_size
 
 
-@dataclass(frozen=True)
-class MultiTarget(Attack):
+@dataclass(frozen=True, kw_only=True)
+class MultiTarget(Climb):
     """PGD on the logit difference o_k - o_y for each class k other than the true y, from each random start."""
 
     paper = "Gowal et al. 2019, arXiv 1910.09338"
@@ -21,33 +20,18 @@ class MultiTarget(Attack):
 
     steps: int = 100
     restarts: int = 20
-    step: Fraction | None = None  # None: a quarter of the radius
     keep: Keep = "last"
     select: Select = "ce"
-
-    def __post_init__(self) -> None:
-        check_effort(self.steps, self.restarts, self.step)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Keep one answer per input over all classes and starts; all classes share a start."""
         classes = victim.network(batch.images[:1]).logits.shape[1]
-        return search(
-            victim.network,
-            batch,
-            budget,
-            draws,
-            [logit_difference(shift) for shift in range(1, classes)],
-            confidence,
-            steps=self.steps,
-            restarts=self.restarts,
-            step=step_size(self.step, budget),
-            keep=self.keep,
-            select=self.select,
-        )
+        objectives = [logit_difference(shift) for shift in range(1, classes)]
+        return self.climb(victim, batch, budget, draws, objectives, confidence)
 
     def gradients_per_image(self, classes: int) -> int:
         """Return steps x restarts x other classes."""
-        return self.steps * self.restarts * (classes - 1)
+        return super().gradients_per_image(classes) * (classes - 1)
 
 
 def logit_difference(shift: int) -> Score:

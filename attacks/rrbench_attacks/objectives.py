@@ -11,11 +11,6 @@ def confidence(outputs: Outputs, labels: Tensor) -> Tensor:
     return outputs.logits.double().softmax(1).amax(1)
 
 
-def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
-    """Return log max_{k != y} p_k, the class picked anew at each step."""
-    return outputs.logits.log_softmax(1).scatter(1, labels[:, None], -float("inf")).amax(1)
-
-
 def other_class(shift: int) -> Score:
     """Return log p_k for the class k that lies `shift` (1 .. K - 1) after the true one."""
 

@@ -5,24 +5,23 @@ The goals: a wrong answer (cross-entropy) and a certain rejector (log R, `Victim
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import Keep, Score, Select, Tracker, project, random_start, search, slope, step_up, wide
+from rrbench.ascent import Score, Tracker, project, random_start, slope, step_up, wide
 from rrbench.errors import CellError
-from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least, at_most
 from rrbench_attacks.adaptive import log_rejector
-from rrbench_attacks.pgd import check_effort, step_size
+from rrbench_attacks.climb import Climb, step_size
 
 BUFFER = 0.05  # an answer counts as wrong once it would be so with this much added to the true logit, as released
 
 
-@dataclass(frozen=True)
-class OneGoalAtATime(Attack):
+@dataclass(frozen=True, kw_only=True)
+class OneGoalAtATime(Climb):
     """The settings of both attacks.
 
     Differs from the paper: starts are random, and not the clean image.
@@ -32,49 +31,28 @@ class OneGoalAtATime(Attack):
     paper = "Bryniarski et al. 2022, arXiv 2106.15023"
 
     steps: int = 100
-    restarts: int = 1
-    step: Fraction | None = None  # None: a quarter of the radius
     target: int | None = None  # the answer wanted; None: any wrong one, and so for inputs of this very class
-    keep: Keep = "best"
-    select: Select = "evade"
 
     def __post_init__(self) -> None:
-        check_effort(self.steps, self.restarts, self.step)
+        super().__post_init__()
         if self.target is not None and self.target < 0:
             raise ValueError("target must be a class, so at least 0")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SelectivePgd(OneGoalAtATime):
     """Climbs the classifier's loss while the answer is right, and the rejector's certainty while it is wrong."""
 
     maximises = "cross-entropy while the answer is right, else certainty"
-    cost = "steps x restarts gradients an image"
 
     beyond: bool = True  # certainty is climbed beyond the deployed threshold too; False: back to the loss from there
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Ascend whichever goal is not reached."""
-        return search(
-            victim.network,
-            batch,
-            budget,
-            draws,
-            [selective(victim, self.target, self.beyond)],
-            victim.certainty,
-            steps=self.steps,
-            restarts=self.restarts,
-            step=step_size(self.step, budget),
-            keep=self.keep,
-            select=self.select,
-        )
-
-    def gradients_per_image(self, classes: int) -> int:
-        """Return steps x restarts."""
-        return self.steps * self.restarts
+        return self.climb(victim, batch, budget, draws, [selective(victim, self.target, self.beyond)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OrthogonalPgd(OneGoalAtATime):
     """Climbs one goal along the part of its gradient that leaves the other, to first order, as it is.
 
@@ -129,7 +107,7 @@ class OrthogonalPgd(OneGoalAtATime):
 
     def gradients_per_image(self, classes: int) -> int:
         """Return 2 x steps x restarts: one gradient of each goal."""
-        return 2 * self.steps * self.restarts
+        return 2 * super().gradients_per_image(classes)
 
 
 def classifier_loss(target: int | None) -> Score:

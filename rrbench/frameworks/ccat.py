@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import project, slope
+from rrbench.ascent import best_other, project, slope
 from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
 from rrbench.ranges import above, at_least, at_most
@@ -80,7 +80,8 @@ class Ccat(Framework):
         bar = moved.new_zeros(batch.size)  # no cross-entropy lies below: the first step is always taken
         with mode(network, self.attack_mode):
             for _ in range(self.steps):
-                _, value, gradient = slope(network, moved, lambda outputs: wrong_confidence(outputs, labels))
+                # The authors climb p itself: signs and comparisons are all that counts here, so that comes to the same.
+                _, value, gradient = slope(network, moved, lambda outputs: best_other(outputs, labels))
                 momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
                 candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
                 with torch.no_grad():
@@ -90,7 +91,7 @@ class Ccat(Framework):
                     helps, shrinks = rating >= bar, rating <= bar
                     bar = torch.maximum(bar, rating)
                 else:
-                    helps = wrong_confidence(outputs, labels) >= value
+                    helps = best_other(outputs, labels) >= value
                     shrinks = ~helps
                 size = torch.where(shrinks.view_as(size), size / SHRINK, size)
                 moved = torch.where(helps.view_as(size), candidate, moved)
@@ -114,11 +115,3 @@ class Ccat(Framework):
     def gradients_per_image(self) -> int:
         """Return the attack's steps and the weight update, through both images; with halves, for every other image."""
         return self.steps + 2 if self.batches == "whole" else (self.steps + 1) // 2 + 1
-
-
-def wrong_confidence(outputs: Outputs, labels: Tensor) -> Tensor:
-    """Return log p of the likeliest wrong class.
-
-    The authors climb p itself: the attack looks at signs and comparisons alone, so that comes to the same.
-    """
-    return outputs.logits.log_softmax(1).scatter(1, labels[:, None], -torch.inf).max(1).values

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from rrbench.ascent import random_start
 from rrbench.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Norm, Outputs, Rejector, Victim
-from rrbench_attacks.pgd import Pgd, step_size
+from rrbench_attacks.climb import step_size
+from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.ebd import Ebd
 

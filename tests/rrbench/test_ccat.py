@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.ascent import best_other
 from rrbench.draws import HashedDraws
-from rrbench.frameworks.ccat import Ccat, wrong_confidence
+from rrbench.frameworks.ccat import Ccat
 from rrbench.protocols import Batch, Outputs, Victim
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.rr import RR
@@ -144,7 +145,7 @@ def test_mixed_starts_are_zero_of_uniform_norm_or_gaussian() -> None:
 def test_the_objective_is_the_log_probability_of_the_likeliest_wrong_class() -> None:
     logits = torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]]).log()
     outputs = Outputs(torch.zeros(2, 0), logits, torch.zeros(2, 0))
-    torch.testing.assert_close(wrong_confidence(outputs, torch.tensor([0, 2])).exp(), torch.tensor([0.2, 0.7]))
+    torch.testing.assert_close(best_other(outputs, torch.tensor([0, 2])).exp(), torch.tensor([0.2, 0.7]))
 
 
 def test_momentum_makes_the_first_steps_short() -> None:
@@ -207,7 +208,7 @@ def test_what_is_accepted_never_rates_lower_so_that_the_last_image_is_the_best(
         framework = Ccat(backtrack=backtrack, steps=steps, step=Fraction(1, 25), attack_mode="eval")
         outputs = network(framework.move(network, batch, DRAWS))
         cross_entropy = F.cross_entropy(outputs.logits, batch.labels, reduction="none")
-        ratings.append(cross_entropy if backtrack == "ce" else wrong_confidence(outputs, batch.labels))
+        ratings.append(cross_entropy if backtrack == "ce" else best_other(outputs, batch.labels))
     rises = torch.stack(ratings).diff(dim=0)
     assert rises.min().item() >= -1e-5
     assert (rises == 0).any()  # some steps were refused
@@ -221,7 +222,7 @@ def test_the_attack_stays_in_the_box_and_in_range_and_raises_its_objective(frame
     assert (moved - batch.images).abs().max().item() <= float(framework.eps) + 1e-6
     assert moved.min().item() >= 0
     assert moved.max().item() <= 1
-    before, after = (wrong_confidence(network(images), batch.labels) for images in (start, moved))
+    before, after = (best_other(network(images), batch.labels) for images in (start, moved))
     assert (after > before).all()
 
 
