@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from rrbench import zoo
+from rrbench.cells import attack_key, cell_key
 from rrbench.checkpoints import read_checkpoint
 from rrbench.doubts import with_doubts
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.revisions import superseded
 from rrbench.rows import ResultRow, read_rows
-from rrbench.store import Store
+from rrbench.scores import FOLDERS as FOLDERS_OF_ARRAYS
+from rrbench.store import Store, load_arrays
 from rrbench.verify import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,8 +40,8 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(fold
     verifier.check_rows(with_doubts(record.row for record, _ in cells))
     for index, (record, row_sha256) in enumerate(cells):
         assert record.row_sha256() == row_sha256
-        scores = store.scores_path(record.key)
-        assert hashlib.sha256(scores.read_bytes()).hexdigest() == record.scores_sha256
+        assert store.unsound(record) == []
+        assert (record.key, record.attack) == (cell_key(record.cell), attack_key(record.cell))
         if index % RECOMPUTED == 0:
             verifier.check(record, row_sha256, rerun=False)
     assert verifier.findings.problems == []
@@ -47,14 +50,30 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(fold
 
 def test_no_published_file_is_without_the_entry_that_explains_it() -> None:
     for folder in FOLDERS:
-        keys = {record.key for record, _ in Store(folder).cells()}
-        assert {path.stem for path in (folder / "scores").iterdir()} == keys
+        named = {name for record, _ in Store(folder).cells() for name in record.files}
+        there = [path for name in FOLDERS_OF_ARRAYS for path in (folder / name).iterdir()]
+        assert {path.relative_to(folder).as_posix() for path in there} == named
     assert {path.name for path in ZOO.glob("*.safetensors")} == {entry.file for entry in zoo.entries(ZOO)}
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     for path in (ROOT / "results" / "figures").iterdir():
         assert f"--out results/figures/{path.name}" in text
     for folder in (path for path in (ROOT / "results").iterdir() if path.is_dir()):
         assert f"`{folder.name}/`" in text
+
+
+def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -> None:
+    assert sum(path.stat().st_size for path in CIFAR10.rglob("*") if path.is_file()) <= 40e6
+    logits = [load_arrays(path)["logits"].tobytes() for path in (CIFAR10 / "attacks").iterdir()]
+    assert len(set(logits)) == len(logits) == 45
+    assert len(list((CIFAR10 / "data").iterdir())) == 1
+
+
+def test_the_rows_of_the_old_l2_step_and_no_others_are_superseded() -> None:
+    older = {folder.name: [row for row in read_rows(folder) if superseded(row)] for folder in FOLDERS}
+    assert {name: len(found) for name, found in older.items()} == {"cifar10": 16, "cifar10-steps": 6}
+    assert {row.norm for found in older.values() for row in found} == {"l2"}
+    assert {line for found in older.values() for row in found for line in superseded(row)} == {"engine 1, now 2"}
+    assert {row.commit for found in older.values() for row in found}.isdisjoint({"45ec08212ab4"})
 
 
 @pytest.mark.parametrize("entry", zoo.entries(ZOO), ids=lambda entry: entry.file)
