@@ -14,12 +14,12 @@ NO_PART = frozenset({"tests", "test", "docs", "examples", "conftest", "setup"}) 
 
 @cache
 def package_hash(name: str) -> str:
-    """Hash every Python file of a distribution; empty where there is none of that name."""
+    """Hash every Python file of a distribution; empty where there is none of that name, or it lists no such file."""
     try:
         files = sources(metadata.distribution(name))
     except metadata.PackageNotFoundError:
         return ""
-    return hash_files(files.items())
+    return hash_files(files.items()) if files else ""
 
 
 def hash_files(files: Iterable[tuple[str, Path]]) -> str:

@@ -49,7 +49,9 @@ def installed(kind: str, name: str) -> Revision | None:
     number = card.attributes.get("revision", "") if card else ""
     if card is None or not number.isdigit():
         return None
-    return int(number) if card.package == OURS else outside_revision(card.package, int(number))
+    if card.package == OURS:
+        return int(number)
+    return outside_revision(card.package, int(number)) if package_hash(card.package) else None
 
 
 def engine() -> int:

@@ -198,6 +198,16 @@ def test_an_editable_install_is_hashed_where_it_is_edited(tmp_path: Path) -> Non
     assert ask() != first
 
 
+def test_a_plugin_whose_distribution_lists_no_file_is_hashed_by_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = revision("rejector", "outside-gap")
+    monkeypatch.setattr(revisions, "package_hash", lambda name: "")
+    after = revision("rejector", "outside-gap")
+    assert after != before
+    monkeypatch.setattr("rrbench.registry._own_file", lambda plugin: [])
+    assert revision("rejector", "outside-gap") != after
+    assert installed("rejector", "outside-gap") is None, "without importing it nobody knows its file"
+
+
 ROW = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "autoattack", "linf", "3/20", 0, "quick", 60)
 
 
