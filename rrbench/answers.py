@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rrbench.errors import UseError
 from rrbench.evaluation import KEPT_IMAGES, Attacked, to_numpy
 from rrbench.files import sha256
 from rrbench.protocols import Outputs
@@ -76,16 +77,15 @@ def _write_whole(path: Path, whole: Arrays, digest: str, kept: Collection[str]) 
 
 def kept_of(store: Store, key: str) -> frozenset[str]:
     """Return what runs before asked to keep of an attack."""
-    path = store.whole_path(key)
-    return frozenset(map(str, load_arrays(path)["kept"])) if path.is_file() else frozenset()
+    return frozenset(map(str, _read_whole(store.whole_path(key)).get("kept", ())))
 
 
 def shrink(store: Store, key: str, wanted: Collection[str]) -> None:
     """Leave of an attack's features and images what this run or one before was asked to keep."""
     path = store.whole_path(key)
-    if not path.is_file():
+    arrays = _read_whole(path)
+    if not arrays:
         return
-    arrays = load_arrays(path)
     kept = {word for word in {*map(str, arrays["kept"]), *wanted} if word in arrays}
     names = [name for word in sorted(kept) for name in (word, f"boldest_{word}")]
     _write_whole(path, {name: arrays[name] for name in names}, str(arrays["of"]), kept)
@@ -123,8 +123,16 @@ def _candidates(store: Store, key: str) -> Iterator[str]:
 
 
 def _whole(path: Path, digest: str) -> Arrays:
-    arrays = load_arrays(path) if path.is_file() else {}
+    arrays = _read_whole(path)
     return arrays if str(arrays.get("of", "")) == digest else {}
+
+
+def _read_whole(path: Path) -> Arrays:
+    """Read what is too large to stay; a damaged file is as good as none, since no cell depends on it."""
+    try:
+        return load_arrays(path)
+    except UseError:
+        return {}
 
 
 def _attacked(arrays: Arrays, whole: Arrays, device: torch.device) -> Attacked:

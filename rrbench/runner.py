@@ -56,28 +56,36 @@ class Runner(Supply):
         """
         self.store.prepare()
         units = self.units(plan)
-        left = Counter(unit.training for unit in units)
+        to_do, done = Counter(unit.training for unit in units), set[str]()
         with closing(engine(self, units)) as finished:
             for unit in finished:
                 self.store.rebuild_rows(self.report)
-                left[unit.training] -= 1
-                if not left[unit.training]:
-                    self._shrink_members(units, unit.training)
+                done.update(() if unit.is_training else self.keys(unit.cells))
+                to_do[unit.training] -= 1
+                if not to_do[unit.training]:
+                    self._shrink_members(plan, unit.training)
         rows = self.store.rebuild_rows(self.report)
         keys = self.keys(plan.cells)
-        left_out = [cell for cell, key in zip(plan.cells, keys, strict=True) if key not in rows]
-        if left_out and self.deadline.is_over():
-            self._tell_stopped(left_out, len(keys))
-            return [rows[key] for key in keys if key in rows]
-        if left_out:
-            raise UseError(
-                f"{len(left_out)} of {len(keys)} cells are not in {self.store.root}; run the same command again"
-            )
+        if self.deadline.is_over() and (left := self._left(units, done)):
+            self._tell_stopped(list(left.values()), len(keys))
+            return [rows[key] for key in keys if key in rows and key not in left]
+        unseen = sum(key not in rows for key in keys)
+        if unseen:
+            raise UseError(f"{unseen} of {len(keys)} cells are not in {self.store.root}; run the same command again")
         if "features" in self.keep:
             for training, cells in plan.checkpoints().items():
                 self._keep_training(self.source(training), cells[0])
         self._tell_earlier(set(keys))
         return [rows[key] for key in keys]
+
+    def _left(self, units: Sequence[Unit], done: Collection[str]) -> dict[str, Cell]:
+        """Return the cells that no unit has come to, by key; an earlier row of theirs that failed says nothing."""
+        cells = [cell for unit in units if not unit.is_training for cell in unit.cells]
+        return {
+            key: cell
+            for key, cell in zip(self.keys(cells), cells, strict=True)
+            if key not in done and self.store.measured(key) is None
+        }
 
     def _tell_stopped(self, left: Sequence[Cell], total: int) -> None:
         """Say what the time limit left to be done."""
@@ -128,7 +136,7 @@ class Runner(Supply):
         source = self.source(unit.training)
         if not unit.is_training:
             key = unit.cells[0].attack_key(source.key, self.precision)
-            with self._failing(unit.cells, source, ""), self.store.lock(f"attack-{key}", self.report):
+            with self._failing(unit.cells, source, ""), self.store.lock(f"attack-{key}", self.report, self.deadline):
                 self._check_time(unit.cells[0])
                 self._measure(unit, source, key)
             return True
@@ -216,12 +224,12 @@ class Runner(Supply):
         arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
         save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)
 
-    def _shrink_members(self, units: Sequence[Unit], training: Training) -> None:
-        """Shrink what was kept whole for the ensembles of a checkpoint."""
+    def _shrink_members(self, plan: Plan, training: Training) -> None:
+        """Shrink what was kept whole for the ensembles of a checkpoint, by this run or by one that was stopped."""
         source = self.source(training)
-        for unit in units:
-            if unit.training == training and unit.is_member:
-                shrink(self.store, unit.cells[0].attack_key(source.key, self.precision), self.keep)
+        members = [cell.member(choice) for cell in plan.checkpoints()[training] for choice in cell.members]
+        for key in dict.fromkeys(member.attack_key(source.key, self.precision) for member in members):
+            shrink(self.store, key, self.keep)
 
     @contextmanager
     def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
@@ -270,7 +278,7 @@ class Runner(Supply):
         key = cell.victim_key(source.key)
         path = self.store.fitted_path(key)
         if not path.is_file():
-            with self.store.lock(f"fit-{key}", self.report):
+            with self.store.lock(f"fit-{key}", self.report, self.deadline):
                 if not path.is_file():
                     victim = subject.victim(rejector, is_attacked=cell.is_adaptive)
                     assert victim.calibration is not None

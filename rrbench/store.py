@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from rrbench.arrays import load_arrays as load_arrays
 from rrbench.arrays import save_arrays as save_arrays
+from rrbench.deadline import Deadline
 from rrbench.doubts import with_doubts
-from rrbench.errors import UseError
+from rrbench.errors import StoppedError, UseError
 from rrbench.files import Files, read_json, sha256, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, from_json, write_rows
@@ -97,14 +98,19 @@ class Store:
         return self.root / "fitted" / f"{key}.safetensors"
 
     @contextmanager
-    def lock(self, name: str, report: Report) -> Iterator[None]:
-        """Hold a named lock; the system frees it when its holder dies."""
-        lock = FileLock(self.root / "locks" / f"{name}.lock")
+    def lock(self, name: str, report: Report, deadline: Deadline | None = None) -> Iterator[None]:
+        """Hold a named lock; the system frees it when its holder dies. Stop waiting for it when the time is over."""
+        lock, is_told = FileLock(self.root / "locks" / f"{name}.lock"), False
         try:
-            lock.acquire(timeout=1)
-        except Timeout:
-            report.line(f"waiting for another run on {self.root} ({name})")
-            lock.acquire()
+            while not lock.is_locked:
+                try:
+                    lock.acquire(timeout=1)
+                except Timeout:
+                    if deadline is not None and deadline.is_over():
+                        raise StoppedError(f"what another run on {self.root} is doing ({name})") from None
+                    if not is_told:
+                        report.line(f"waiting for another run on {self.root} ({name})")
+                    is_told = True
         except OSError as error:
             raise UseError(f"cannot lock {self.root}: {error.strerror or error}") from None
         try:

@@ -77,7 +77,7 @@ class Supply:
         key = self._training_key(training)
         files = self.store.checkpoint_files(key)
         if source.path == files.chosen and not source.path.is_file():
-            with self.store.lock(f"train-{key}", self.report):
+            with self.store.lock(f"train-{key}", self.report, self.deadline):
                 if not source.path.is_file():
                     self._train(training, files)
         return self._read(training, source)

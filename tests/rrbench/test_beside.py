@@ -1,7 +1,9 @@
 """Several trainings at once: the checkpoints of one after the other; an error ends one, an interrupt all."""
 
+import gc
 import itertools
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,28 @@ def test_an_error_ends_its_own_training_alone_and_is_told_at_once(runner: Runner
     assert runner.report is spoken
     with pytest.raises(CellError, match="diverged"):
         ended[0].get()
+
+
+def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(runner: Runner) -> None:
+    held: list[weakref.ref[torch.nn.Module]] = []
+
+    def fails() -> None:
+        network = torch.nn.Linear(2, 2)
+        held.append(weakref.ref(network))
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise torch.OutOfMemoryError("out of memory") from None
+
+    def work(training: Training) -> bool:
+        if training.seed == 0:
+            fails()
+        gc.collect()
+        return held[0]() is None
+
+    failed, later = beside(runner, trainings(2), work, jobs=1)
+    assert isinstance(failed.error, torch.OutOfMemoryError)
+    assert later.get()
 
 
 def test_an_error_in_one_of_two_leaves_the_other_whole(

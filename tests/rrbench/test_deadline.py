@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
+from rrbench.api import prepare
 from rrbench.deadline import Deadline, read_deadline
-from rrbench.errors import UseError
+from rrbench.engines import local
+from rrbench.errors import StoppedError, UseError
+from rrbench.store import Store
+from rrbench.units import Unit
+from rrbench_baselines.confidence import Confidence
+from spoken import Spoken
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_a_run_stops_before_the_next_cell_and_goes_on_to_the_same_rows(
 
 
 def test_a_stopped_run_names_what_is_left(tmp_path: Path, command: Any, clock: Clock) -> None:
-    clock.looks_left = 2
+    clock.looks_left = 1
     answer = command(
         "run",
         "--rejectors",
@@ -130,6 +136,65 @@ def test_a_stopped_run_names_what_is_left(tmp_path: Path, command: Any, clock: C
     line = f"stopped after 1m: 4 of 5 cells are left ({left}); run the same command again to go on"
     assert line in answer.err.splitlines()
     assert "1 rows in" in answer.out
+
+
+def test_what_an_earlier_run_left_failed_or_lost_is_left_not_failed(
+    tmp_path: Path, command: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["run", "--rejectors", "rr,confidence", "--attacks", "clean", "--limit", 20, "--out", tmp_path]
+    clock.looks_left = 1000
+    with monkeypatch.context() as context:
+        context.setattr(Confidence, "certainty", lambda *given: 1 / 0)
+        assert command(*options).code == 1
+    scores = list((tmp_path / "scores").iterdir())
+    assert len(scores) == 1
+    scores[0].unlink()
+    clock.looks_left = 0
+    answer = command(*options, "--stop-after", "1m")
+    assert answer.code == 0, answer.err
+    assert "stopped after 1m: 2 of 2 cells are left" in answer.err
+    clock.looks_left = 1000
+    assert command(*options).code == 0
+
+
+def test_waiting_for_another_run_ends_with_the_time(tmp_path: Path, clock: Clock) -> None:
+    store, report = Store(tmp_path), Spoken()
+    store.prepare()
+    clock.looks_left = 1
+    with store.lock("train-x", report):
+        other = Store(tmp_path)
+        with pytest.raises(StoppedError, match="train-x"), other.lock("train-x", report, Deadline("1m", 0.0)):
+            pass
+    assert len(report.lines) == 1
+
+
+def test_images_kept_for_an_ensemble_go_once_it_has_them_though_the_run_was_stopped_between(
+    tmp_path: Path, command: Any, clock: Clock
+) -> None:
+    (tmp_path / "two.toml").write_text('[run]\nall_attacks = ["pgd1", "pgd2", "worst-case"]\n')
+    options = ["run", "--rejectors", "rr", "--attacks", "all", "--limit", 40, "--config", tmp_path / "two.toml"]
+    clock.looks_left = 3  # before clean and both members
+    answer = command(*options, "--out", tmp_path / "runs", "--stop-after", "1m")
+    assert "(pgd-at+rr rr worst-case linf:3/20)" in answer.err
+    assert len(list((tmp_path / "runs" / "attacks").glob("*.whole.npz"))) == 2
+    clock.looks_left = 1000
+    assert command(*options, "--out", tmp_path / "runs").code == 0
+    assert not list((tmp_path / "runs" / "attacks").glob("*.whole.npz"))
+
+
+def test_a_full_disk_in_one_training_is_not_hidden_by_the_time_limit_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = prepare("rr,ebd", "clean", out=tmp_path, device="cpu", retrain=True)
+    job.runner.store.prepare()
+    monkeypatch.setattr(local, "default_jobs", lambda device: 2)
+
+    def work(unit: Unit) -> bool:
+        raise StoppedError("rr") if unit.training.training_key == "rr" else UseError("No space left on device")
+
+    monkeypatch.setattr(job.runner, "work", work)
+    with pytest.raises(UseError, match="No space left"):
+        list(local.work_here(job.runner, job.runner.units(job.plan)))
 
 
 def test_a_wrong_limit_is_refused_before_any_work(tmp_path: Path, command: Any) -> None:
