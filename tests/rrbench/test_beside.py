@@ -34,7 +34,8 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def trainings(count: int) -> list[Training]:
-    plan = make_plan(Request(["rr"], ["clean"], recipe={"epochs": 1, "batch": 512}), load_preset("quick"))
+    request = Request(["rr"], ["clean"], frameworks=["standard"], recipe={"epochs": 1, "batch": 512})
+    plan = make_plan(request, load_preset("quick"))
     (first,) = plan.checkpoints()
     return [replace(first, seed=seed) for seed in range(count)]
 
@@ -58,7 +59,7 @@ def test_an_error_ends_its_own_training_alone_and_is_told_at_once(runner: Runner
         return training.seed
 
     ended = beside(runner, trainings(3), work, jobs=2)
-    assert spoken.lines == ["failed: training pgd-at+rr: diverged"]
+    assert spoken.lines == ["failed: training standard+rr: diverged"]
     assert [each.result for each in ended] == [None, 1, 2]
     assert runner.report is spoken
     with pytest.raises(CellError, match="diverged"):
@@ -90,7 +91,7 @@ def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(runner
 def test_an_error_in_one_of_two_leaves_the_other_whole(
     tmp_path: Path, command: Any, one_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["train", "--rejector", "rr,ebd", "--epochs", 2, "--device", "cpu"]
+    options = ["train", "--framework", "standard", "--rejector", "rr,ebd", "--epochs", 2, "--device", "cpu"]
     assert command(*options, "--out", tmp_path / "whole").code == 0
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole" / "checkpoints").iterdir()}
     loss, steps = Ebd.training_loss, itertools.count()
@@ -105,15 +106,15 @@ def test_an_error_in_one_of_two_leaves_the_other_whole(
         answer = command(*options, "--jobs", 2, "--out", tmp_path / "one", "--pack", tmp_path / "zoo")
     assert answer.code == 1
     why = "RuntimeError: CUDA error: an illegal memory access was encountered"
-    assert f"failed: training pgd-at+ebd: {why}" in answer.err.splitlines()
-    assert answer.err.splitlines()[-1] == f"rrbench: 1 of 2 trainings failed: pgd-at+ebd: {why}"
+    assert f"failed: training standard+ebd: {why}" in answer.err.splitlines()
+    assert answer.err.splitlines()[-1] == f"rrbench: 1 of 2 trainings failed: standard+ebd: {why}"
     assert "Traceback" not in answer.err
-    assert answer.out.startswith("pgd-at+rr on digits: epoch ")
+    assert answer.out.startswith("standard+rr on digits: epoch ")
     there = {path.name: path.read_bytes() for path in (tmp_path / "one" / "checkpoints").iterdir()}
     finished = {name for name in there if "resume" not in name}
     assert len(finished) == 2
     assert all(there[name] == whole[name] for name in finished)
-    assert [entry.trained_as for entry in zoo.entries(tmp_path / "zoo")] == ["pgd-at+rr"]
+    assert [entry.trained_as for entry in zoo.entries(tmp_path / "zoo")] == ["standard+rr"]
     assert command(*options, "--out", tmp_path / "one").code == 0, "the same command goes on"
     assert {path.name: path.read_bytes() for path in (tmp_path / "one" / "checkpoints").iterdir()} == whole
 

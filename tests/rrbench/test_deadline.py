@@ -65,7 +65,19 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_trainings_stop_at_the_next_epoch_and_go_on_to_the_same_bits(
     tmp_path: Path, command: Any, clock: Clock, one_thread: None
 ) -> None:
-    options = ["train", "--rejector", "rr,ebd", "--epochs", 3, "--device", "cpu", "--jobs", 1, "--stop-after", "25m"]
+    options = [
+        "train",
+        "--framework",
+        "standard",
+        "--rejector",
+        "rr,ebd",
+        "--epochs",
+        3,
+        "--jobs",
+        1,
+        "--stop-after",
+        "25m",
+    ]
     clock.looks_left = 1000
     assert command(*options, "--out", tmp_path / "whole").code == 0
     out = tmp_path / "stopped"
@@ -73,16 +85,16 @@ def test_trainings_stop_at_the_next_epoch_and_go_on_to_the_same_bits(
     clock.looks_left = 2
     answer = command(*options, "--out", out)
     assert answer.code == 0, answer.err
-    left = "training pgd-at+rr (epoch 2 of 3 is done), training pgd-at+ebd"
+    left = "training standard+rr (epoch 2 of 3 is done), training standard+ebd"
     assert answer.err.splitlines()[-1] == f"stopped after 25m; left: {left}; run the same command again to go on"
     assert answer.out == ""
     assert [name.split(".")[1] for name in files(out / "checkpoints")] == ["resume"]
     clock.looks_left = 2
     answer = command(*options, "--out", out, "--pack", tmp_path / "zoo")
     assert answer.code == 0
-    assert answer.out.startswith("pgd-at+rr on digits: epoch ")
+    assert answer.out.startswith("standard+rr on digits: epoch ")
     assert answer.out.count("packed: ") == 1
-    assert "left: training pgd-at+ebd (epoch 1 of 3 is done);" in answer.err
+    assert "left: training standard+ebd (epoch 1 of 3 is done);" in answer.err
     clock.looks_left = 1000
     answer = command(*options, "--out", out)
     assert answer.code == 0

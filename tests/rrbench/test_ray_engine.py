@@ -207,8 +207,8 @@ def test_nothing_of_the_run_is_left_behind(survived: Survived) -> None:
     assert {len(arrays["images"]) for arrays in stored} == {16}, "images kept for the worst case are dropped after it"
 
 
-def test_a_time_limit_ends_the_workers_cleanly_and_the_same_run_goes_on(
-    survived: Survived, plugin: Path, tmp_path: Path
+def test_a_time_limit_ends_the_workers_cleanly_and_a_later_run_goes_on(
+    survived: Survived, plugin: Path, tmp_path: Path, one_thread: None
 ) -> None:
     heard = Heard([])
     job = prepare(tmp_path, "pgd3", engine="ray", report=heard, stop_after="1h")
@@ -216,7 +216,7 @@ def test_a_time_limit_ends_the_workers_cleanly_and_the_same_run_goes_on(
     assert len(api.execute(job, ["a test"])) < 4
     assert any(line.startswith("stopped after 1h: ") and line.endswith("to go on") for line in heard.lines)
     assert not any("failed" in line for line in heard.lines)
-    rows = api.execute(prepare(tmp_path, "pgd3", engine="ray"), ["a test"])
+    rows = api.execute(prepare(tmp_path, "pgd3"), ["a test"])
     wanted = [timeless(row) for row in survived.rows if row.attack in ("clean", "pgd3")]
     assert [timeless(row) for row in rows] == wanted
 

@@ -44,7 +44,7 @@ def steps_of(kind: type[Step], device: torch.device, *more: object, framework: o
     model = Instrumented(network, "fp32", twin=make_twin(network, "fp32", device)).train()
     data = Digits().load("train", ()).to(device)
     optimizer = make_optimizer(network, training.recipe)
-    return kind(framework or PgdAt(), rejector, model, optimizer, Digits.info, data, *more)  # type: ignore[arg-type]
+    return kind(framework or PgdAt(steps=2), rejector, model, optimizer, Digits.info, data, *more)  # type: ignore[arg-type]
 
 
 def weights_after(step: Step, rates: list[float]) -> Tensor:

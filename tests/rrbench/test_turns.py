@@ -166,7 +166,7 @@ def trainings(count: int) -> list[Training]:
     (first,) = make_plan(request, load_preset("quick")).checkpoints()
     drops = tuple(Fraction(tenth, 10) for tenth in range(1, 10))
     return [
-        replace(first, seed=seed, recipe=replace(first.recipe, epochs=3 + seed, drops=drops)) for seed in range(count)
+        replace(first, seed=seed, recipe=replace(first.recipe, epochs=2 + seed, drops=drops)) for seed in range(count)
     ]
 
 
