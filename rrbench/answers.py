@@ -41,6 +41,7 @@ def save_answers(
     """
     arrays: Arrays = {name: np.asarray(getattr(attacked, name)) for name in FACTS}
     arrays |= {
+        "key": np.asarray(key),  # a file may be renamed
         "lost": np.asarray(attacked.lost, dtype=np.str_),
         "is_still": to_numpy(attacked.is_still),
         "images": to_numpy(attacked.images[:KEPT_IMAGES]),
@@ -99,7 +100,7 @@ def load_answers(
         arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
         whole = _whole(store.whole_path(key), digest) if with_features or with_images else {}
         has_all = (not with_features or "features" in whole) and (not with_images or "images" in whole)
-        if has_all and _serves_others(arrays):
+        if has_all and _serves_others(arrays) and str(arrays.get("key", key)) == key:
             return Answers(_attacked(arrays, whole, device), name, digest)
     return None
 

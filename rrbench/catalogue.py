@@ -100,10 +100,19 @@ def _card(module: str, imports: dict[str, str], key: ast.expr | None, item: ast.
 @cache
 def _module(name: str) -> tuple[ast.Module, dict[str, str]]:
     """Return a module's syntax tree, and which module each imported name comes from."""
-    tree = ast.parse(_source(name).read_text(encoding="utf-8"))
+    source = _source(name)
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+    found: dict[str, str] = {}
     # Not the top level alone: `from rrbench import Rejector` leads to an import under `if TYPE_CHECKING`.
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-    return tree, {alias.asname or alias.name: str(node.module) for node in imported for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {alias.asname or alias.name: module for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: alias.name for alias in node.names}
+    return tree, found
 
 
 def _source(name: str) -> Path:
@@ -136,8 +145,9 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, _Setting],
     settings: dict[str, _Setting] = {}
     methods: set[str] = set()
     for base in node.bases:
-        if isinstance(base, ast.Name) and base.id not in ("ABC", "Protocol"):
-            inherited = _class(imports.get(base.id, module), base.id)
+        place, _, own = ast.unparse(base).rpartition(".")  # Rejector, or rrbench.Rejector
+        if isinstance(base, ast.Name | ast.Attribute) and own not in ("ABC", "Protocol"):
+            inherited = _class(imports.get(place or own, module), own)
             attributes |= inherited[0]
             settings |= inherited[1]
             methods |= inherited[2]

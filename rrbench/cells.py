@@ -62,8 +62,9 @@ class Training:
         What changes in the engine counts where it changes a framework: that one raises its own.
         """
         plugins = {"dataset": self.dataset, "network": self.network, "framework": self.framework}
-        plugins |= {"rejector": self.rejector} if self.training_key else {}
         found = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
+        if self.training_key:  # of the rejector whose training it is: equal trainings must have equal keys
+            found["rejector"] = revision("rejector", build(Rejector, self.rejector).trains_as or self.rejector.name)
         found["chooser"] = revision("attack", self.chooser.name)
         later = {kind: number for kind, number in found.items() if number != 1}
         return {"revisions": later} if later else {}
@@ -102,6 +103,9 @@ class Cell:
         plugins = {"attack": self.attack, "dataset": self.dataset, "network": self.training.network}
         plugins |= {"rejector": self.rejector}
         found: dict[str, object] = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
+        made = revision("framework", self.training.framework.name)
+        if made != 1:  # a first one is left out, as in the training's key
+            found["framework"] = made
         if self.budget is not None:  # without any budget nothing is moved, and no engine runs
             found["engine"] = ENGINE
         if self.members:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import get_args
 
+from rrbench.errors import first_line
 from rrbench.names import settings_of
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Norm, Rejector
 
@@ -15,6 +16,7 @@ BASES: dict[str, type] = {
     "network": NetworkSource,
 }
 NEEDS = {"features"}
+METHODS = {"build_head", "certainty", "fit", "oracle_certainty", "training_loss"}
 
 
 def check_entry(kind: str, name: object, value: object) -> None:
@@ -49,6 +51,18 @@ def check_class(plugin: type) -> None:
         _check_rejector(plugin, set(settings))
     if issubclass(plugin, Attack):
         _check_attack(plugin)
+
+
+def check_instance(plugin: object) -> None:
+    """Refuse an object whose methods are not its class's, or whose facts cannot be had."""
+    name = type(plugin).__name__
+    for method in sorted(vars(plugin).keys() & METHODS):
+        raise TypeError(f"{name} sets self.{method}: write it as a method, or nobody sees that it has one")
+    for fact in ("is_adaptive", "norms", "is_probability"):
+        try:
+            getattr(plugin, fact, None)
+        except Exception as error:
+            raise TypeError(f"{name}.{fact} raises {type(error).__name__}: {first_line(error)}") from None
 
 
 def _facts(base: type) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 FINDER = "__editable__"  # begins the name of what an editable install writes for Python to find its packages
 NO_PART = frozenset({"tests", "test", "docs", "examples", "conftest", "setup"})  # beside a package, and not installed
@@ -34,22 +35,30 @@ def sources(package: metadata.Distribution) -> dict[str, Path]:
     """Return the Python files of a distribution by their names below the import root, installed or being edited."""
     listed = [file for file in package.files or () if file.suffix == ".py" and not file.name.startswith(FINDER)]
     found = {file.as_posix(): Path(str(package.locate_file(file))) for file in listed}
-    for root in _edited(package):
-        found |= {path.relative_to(root).as_posix(): path for path in _modules(root)}
+    for place in _edited(package):
+        found |= {path.relative_to(place.parent).as_posix(): path for path in (*_modules(place.parent), *_all(place))}
     return {name: path for name, path in found.items() if path.is_file()}
 
 
 def _edited(package: metadata.Distribution) -> Iterator[Path]:
-    """Return the folders that an editable install imports from."""
+    """Return the packages and modules that an editable install imports."""
     address = json.loads(package.read_text("direct_url.json") or "{}")
     if not address.get("dir_info", {}).get("editable"):
         return
     named = (package.read_text("top_level.txt") or "").split()
     for top in dict.fromkeys(named or [entry.module.partition(".")[0] for entry in package.entry_points]):
         spec = importlib.util.find_spec(top)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        if places or (spec and spec.origin):
-            yield Path(places[0] if places else str(spec.origin if spec else "")).parent
+        places = [Path(place) for place in (spec.submodule_search_locations or ()) if spec] if spec else []
+        # A namespace may have parts of other distributions: those beside the project's own are not meant.
+        project = Path(unquote(urlsplit(address.get("url", "")).path))
+        yield from [place for place in places if place.is_relative_to(project)] or places[:1]
+        if not places and spec and spec.origin:
+            yield Path(spec.origin)
+
+
+def _all(place: Path) -> Iterator[Path]:
+    """Return all Python files of a package, also of one without `__init__.py`; or a single module."""
+    yield from place.rglob("*.py") if place.is_dir() else [place]
 
 
 def _modules(root: Path) -> Iterator[Path]:

@@ -114,7 +114,7 @@ class Subject:
         if rejector.has_fit() and not rejector.fitted:
             if train is None:
                 raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
-            fit(rejector, self.outputs("train"), train.labels)
+            rejector = fit(rejector, self.outputs("train"), train.labels)
         check_alone(rejector, self.outputs("test"), self.test().labels)
         return Victim(self.network, rejector, self.calibrate(rejector, train if is_attacked else None))
 

@@ -12,11 +12,16 @@ from torch import Tensor, nn
 
 LENGTH = 16  # digits of a hash in a row
 DEPTH = 12  # of what lies in what
+LIBRARIES = ("torch", "numpy", "builtins", "abc", "rrbench.", "math", "typing", "functools", "collections")
 
 
 def of_network(network: nn.Module) -> str:
     """Hash a network's structure, weights and buffers."""
     digest = hashlib.sha256(_plain(repr(network)).encode())
+    for module in network.modules():
+        # What `forward` does and reads beside tensors; PyTorch keeps its own attributes under names with `_`.
+        plain = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        digest.update(of_object((type(module), plain)).encode())
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
         digest.update(name.encode() + _of_tensor(tensor))
     return digest.hexdigest()
@@ -61,8 +66,17 @@ def _inside(thing: object) -> Iterator[object]:
     elif isinstance(thing, types.FunctionType):
         yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
         yield from (cell.cell_contents for cell in thing.__closure__ or ())
-        reached = (thing.__globals__.get(name) for name in thing.__code__.co_names)
-        yield from (value for value in reached if not isinstance(value, types.ModuleType))
+        names = set(_names(thing.__code__))
+        for value in (thing.__globals__.get(name) for name in sorted(names)):
+            if isinstance(value, types.ModuleType):
+                is_own = not value.__name__.startswith(LIBRARIES)
+                yield from (getattr(value, name, None) for name in sorted(names) if is_own)
+            else:
+                yield value
+    elif isinstance(thing, property):
+        yield from (thing.fget, thing.fset)
+    elif isinstance(thing, staticmethod | classmethod):
+        yield thing.__func__
     elif isinstance(thing, types.MethodType):
         yield from (thing.__func__, thing.__self__)
     elif isinstance(thing, functools.partial):
@@ -73,7 +87,7 @@ def _inside(thing: object) -> Iterator[object]:
         yield from sorted(thing, key=repr) if isinstance(thing, set | frozenset) else thing
     elif isinstance(thing, type):
         yield f"{thing.__module__}.{thing.__qualname__}"
-        if not thing.__module__.startswith(("torch", "numpy", "builtins", "abc", "rrbench.")):
+        if not thing.__module__.startswith(LIBRARIES):
             yield from (value for name, value in sorted(vars(thing).items()) if _is_code(name, value))
             yield from thing.__bases__
     else:
@@ -81,10 +95,24 @@ def _inside(thing: object) -> Iterator[object]:
         yield from vars(thing).values() if hasattr(thing, "__dict__") else ()
 
 
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Return the global names and attributes that code uses, functions inside it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
 def _is_code(name: str, value: object) -> bool:
     """Tell whether an attribute of a class was written by its author."""
-    written = isinstance(value, types.FunctionType | property | int | float | str | tuple | frozenset | bool)
-    return written and name not in ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__match_args__")
+    code = (types.FunctionType, property, staticmethod, classmethod)
+    return isinstance(value, (*code, int, float, str, tuple, frozenset, list, dict, Tensor)) and name not in (
+        "__module__",
+        "__qualname__",
+        "__doc__",
+        "__firstlineno__",
+        "__match_args__",
+    )
 
 
 def _of_tensor(tensor: Tensor) -> bytes:

@@ -1,5 +1,9 @@
 """Asks plugins and looks at what they answer: a wrong answer is one line that names the class and what to write."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,10 +16,22 @@ PROBED = 8  # inputs on which a rejector is asked whether it looks at the batch
 ROUNDING = 1e-4  # of a score and of the spread of scores: so much may depend on the shape of a batch
 
 
-def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> None:
-    """Fit a rejector; what it writes anywhere but into `fitted` would be lost, and the next row fail."""
+@contextmanager
+def _lent(rejector: Rejector, method: str, outputs: Outputs) -> Iterator[Outputs]:
+    """Lend a rejector copies of outputs that others will read too, and refuse it if it writes into them."""
+    copies = Outputs(*(part.detach().clone() for part in outputs))
+    yield rejector.shown(copies)
+    for part, tensor in copies._asdict().items():
+        if tensor._version:
+            name = type(rejector).__name__
+            raise CellError(f"{method} of {name} writes into the {part} that it is given: work on a copy")
+
+
+def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
+    """Fit a rejector, and return it as every later run finds it: made anew, with nothing but `fitted`."""
     name, before = type(rejector).__name__, dict(vars(rejector))
-    rejector.fit(rejector.shown(clean), labels)
+    with _lent(rejector, "fit", clean) as outputs:
+        rejector.fit(outputs, labels)
     for key, value in vars(rejector).items():
         if key != "fitted" and (key not in before or value is not before[key]):
             raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
@@ -25,12 +41,19 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> None:
         if not isinstance(key, str) or not isinstance(value, Tensor):
             kind = type(value).__name__
             raise CellError(f"fit of {name} writes a {kind} into self.fitted[{key!r}]: only tensors by name are kept")
+    try:
+        fresh = replace(rejector)
+    except TypeError:  # somebody's own, with a constructor of its own
+        return rejector
+    fresh.fitted = rejector.fitted
+    return fresh
 
 
 @torch.no_grad()
 def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
     """Return a rejector's scores; anything but one finite number an input is an error."""
-    certainty = rejector.oracle_certainty(rejector.shown(outputs), labels)
+    with _lent(rejector, "certainty", outputs) as lent:
+        certainty = rejector.oracle_certainty(lent, labels)
     if not isinstance(certainty, Tensor):
         raise CellError(f"{rejector} gives {type(certainty).__name__} instead of a tensor of scores")
     if certainty.shape != labels.shape:

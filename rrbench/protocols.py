@@ -108,7 +108,9 @@ class Rejector(ABC):
     revision: ClassVar[int] = 1  # raised with every change of behaviour: keys and rows hold it
     frameworks: ClassVar[tuple[str, ...]] = ()  # empty: any
     needs: ClassVar[frozenset[str]] = frozenset()  # of {"features"}: what is not named cannot be read
-    after_training: ClassVar[frozenset[str]] = frozenset()  # settings that only read the trained network
+    after_training: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # settings used only after training: changing them needs no new one
     trains_as: ClassVar[str] = ""  # the name of the rejector whose training this class inherits unchanged
     is_oracle: ClassVar[bool] = False  # looks at the label: a bound, not a defence
     own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rrbench.config import KINDS, Config
-from rrbench.contract import BASES, check_entry, check_inherited
+from rrbench.contract import BASES, check_entry, check_inherited, check_instance
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.names import Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
@@ -150,7 +150,9 @@ def build(base: type[Plugin], choice: Choice) -> Plugin:
     kind = next(kind for kind, known in BASES.items() if known is base)
     plugin = find(kind, choice.name)
     try:
-        return cast(Plugin, plugin(**dict(choice.settings)))
+        made = plugin(**dict(choice.settings))
+        check_instance(made)
+        return cast(Plugin, made)
     except (UseError, CellError):
         raise
     except (ValueError, TypeError) as error:

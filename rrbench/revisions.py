@@ -71,14 +71,21 @@ def superseded(row: ResultRow) -> list[str]:
 def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, object, object]]:
     """Return (what, its revision in the row, its revision here)."""
     for kind in KINDS:
-        if kind in found:
+        if kind in found and not _is_own(found[kind]):
             yield f"{kind} {getattr(row, kind)}", found[kind], _here(kind, getattr(row, kind))
+    if row.trained_as:
+        yield f"framework {row.framework}", found.get("framework", 1), _here("framework", row.framework)
     if "engine" in found:
         yield "engine", found["engine"], engine()
     for label, revision in zip(stated(row).get("members", ()), found.get("members", ()), strict=False):
         yield f"attack {label}", revision, _here("attack", label)
     for package, version in found.get("packages", {}).items():
         yield package, version, _version(package)
+
+
+def _is_own(revision: object) -> bool:
+    """Tell whether a revision is the hash of somebody's own object, which may have the name of a plugin."""
+    return isinstance(revision, str) and "." not in revision
 
 
 def _here(kind: str, text: str) -> Revision | None:

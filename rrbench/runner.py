@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -104,8 +105,8 @@ class Runner(Supply):
         if earlier:
             shown = ", ".join(f"cells/{key}.json" for key in earlier[:SHOWN]) + " ..." * (len(earlier) > SHOWN)
             self.report.line(
-                f"{len(earlier)} rows beside these are of other revisions of the same code; "
-                f"to drop them delete {shown} in {self.store.root} and run again"
+                f"{len(earlier)} older rows of the same cells, measured by other versions of the code, are also here; "
+                f"to remove them, delete {shown} in {self.store.root} and run again"
             )
 
     def units(self, plan: Plan) -> list[Unit]:
@@ -119,17 +120,19 @@ class Runner(Supply):
                 self.report.line(
                     f"--keep images comes too late for {training.trained_as}: its cells are measured already"
                 )
-        self._tell_unsound([record for key in self.keys(pending) if (record := self.store.cell(key))])
+        self._tell_harmed(self.keys(pending))
         trainings = dict.fromkeys(cell.training for cell in pending)
         return units_of(pending, [training for training in trainings if not self.source(training).path.is_file()])
 
-    def _tell_unsound(self, records: Sequence[CellRecord]) -> None:
+    def _tell_harmed(self, keys: Sequence[str]) -> None:
         """Name the files for whose sake cells are measured again."""
-        files = dict.fromkeys(name for record in records for name in self.store.unsound(record))
+        harmed = [names for key in keys if (names := self.store.harmed(key))]
+        files = list(dict.fromkeys(name for names in harmed for name in names))
         if files:
-            shown = ", ".join(list(files)[:SHOWN]) + " ..." * (len(files) > SHOWN)
-            count = sum(bool(self.store.unsound(record)) for record in records)
-            self.report.line(f"gone or damaged in {self.store.root}: {shown}; cells that are measured again: {count}")
+            shown = ", ".join(files[:SHOWN]) + " ..." * (len(files) > SHOWN)
+            self.report.line(
+                f"gone or changed in {self.store.root}: {shown}; cells that are measured again: {len(harmed)}"
+            )
 
     def work(self, unit: Unit) -> bool:
         """Do one unit; False where its checkpoint could not be made, and so nothing that comes after it."""
@@ -277,16 +280,28 @@ class Runner(Supply):
         rejector = build(Rejector, cell.rejector)
         key = cell.victim_key(source.key)
         path = self.store.fitted_path(key)
-        if not path.is_file():
+        saved = self._read_fitted(path)
+        if saved is None:
             with self.store.lock(f"fit-{key}", self.report, self.deadline):
-                if not path.is_file():
+                saved = self._read_fitted(path)
+                if saved is None:
                     victim = subject.victim(rejector, is_attacked=cell.is_adaptive)
                     assert victim.calibration is not None
-                    write_checkpoint(path, rejector.fitted, victim.calibration._asdict())
+                    write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
                     return victim
-        saved = read_checkpoint(path)
         rejector.fitted = {name: tensor.to(self.device) for name, tensor in saved.tensors.items()}
         return Victim(subject.network, rejector, Calibration(**saved.facts))
+
+    def _read_fitted(self, path: Path) -> Checkpoint | None:
+        """Read what a rejector learnt; a damaged file is named and made again."""
+        if not path.is_file():
+            return None
+        try:
+            return read_checkpoint(path)
+        except UseError as error:
+            self.report.line(f"{error}; it is made again")
+            path.unlink(missing_ok=True)
+            return None
 
     def _score(self, subject: Subject, checkpoint: Checkpoint, source: Source, cell: Cell, answers: Answers) -> None:
         """Turn outputs into a row and write it."""

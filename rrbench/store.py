@@ -131,10 +131,19 @@ class Store:
     def measured(self, key: str) -> CellRecord | None:
         """Return a finished cell that did not fail and whose files are there as they were written."""
         record = self.cell(key)
-        return record if record and record.row.status == "ok" and not self.unsound(record) else None
+        return record if record and record.row.status == "ok" and not self.harmed(key) else None
+
+    def harmed(self, key: str) -> list[str]:
+        """Name the files of a cell, its own included, that are gone or are not what was written."""
+        own = self.root / "cells" / f"{key}.json"
+        if not own.is_file():
+            return []
+        record, row_sha256 = read_cell(own)
+        is_whole = record.key == key and record.row_sha256() == row_sha256
+        return ([] if is_whole else [f"cells/{own.name}"]) + self.unsound(record)
 
     def unsound(self, record: CellRecord) -> list[str]:
-        """Name the files of a cell that are gone or are not what was written."""
+        """Name the files that a cell names and that are gone or are not what was written."""
         return [name for name, digest in record.files.items() if self._hash(name) != digest]
 
     def is_sound(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Plugins with the mistakes that authors make, one each, and the right ones from which they derive."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -76,6 +76,36 @@ class Untensored(Centred):
 class Unlearnt(Centred):
     def fit(self, clean: Outputs, labels: Tensor) -> None:
         clean.logits.mean(0)
+
+
+@dataclass
+class Clamping(Sure):
+    """Writes into the outputs, in a way that changes nothing the second time."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.clamp_(max=2.0).softmax(1).amax(1)
+
+
+@dataclass
+class Hoarding(Sure):
+    """Keeps what it learnt in a box of its own beside `fitted`."""
+
+    box: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        self.box["mean"] = clean.logits.mean(0)
+        self.fitted = {"count": torch.tensor(len(labels))}
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits - self.box["mean"]).square().sum(1)
+
+
+@dataclass
+class LossOfItsOwn(Sure):
+    """Sets its loss where nobody looks for it."""
+
+    def __post_init__(self) -> None:
+        setattr(self, "training_loss", lambda outputs, labels, loss: 0 * loss)  # noqa: B010
 
 
 @dataclass

@@ -224,7 +224,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("kind", ["fitted", "cells", "checkpoints", "manifest"])
+@pytest.mark.parametrize("kind", ["cells", "checkpoints", "manifest"])
 def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any, command: Any, kind: str) -> None:
     arguments = ["run", *bench.arguments(), "--attacks", "pgd2", "--rejectors"]
     assert command(*arguments, "confidence").code == 0
@@ -232,12 +232,7 @@ def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any,
     damaged = [bench.out / "manifest.json"] if kind == "manifest" else sorted((bench.out / kind).iterdir())
     for path in damaged:
         damage(path)
-    answer = command(*arguments, "confidence,t-con" if kind != "fitted" else "confidence(tau=1),confidence")
-    if kind == "fitted":  # the rows are there, so nobody looks at the file; with them gone, somebody does
-        assert answer.code == 0
-        for path in before:
-            path.unlink()
-        answer = command(*arguments, "confidence")
+    answer = command(*arguments, "confidence,t-con")
     assert answer.code == 2
     message = lines(answer.err)[-1]
     assert message.startswith("rrbench: ")
@@ -245,6 +240,38 @@ def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any,
     assert "Traceback" not in answer.err
     if kind == "checkpoints":
         assert {path: cells(bench.out)[path] for path in before} == before
+
+
+def test_what_a_rejector_learnt_is_learnt_again_where_its_file_is_damaged(bench: Any) -> None:
+    rows = bench.measure("kd", "pgd2")
+    for path in [*(bench.out / "fitted").iterdir(), *(bench.out / "scores").iterdir()]:
+        damage(path)
+    assert timeless(bench.measure("kd", "pgd2")) == timeless(rows)
+    assert [line for line in bench.report.lines if line.endswith("it is made again") and "fitted" in line]
+
+
+def test_a_cell_file_of_another_cell_or_with_a_changed_row_is_named_and_measured_again(bench: Any) -> None:
+    rows = bench.measure("confidence,t-con", "pgd2")
+    first, second, third, _ = sorted((bench.out / "cells").iterdir())
+    shutil.copyfile(second, first)
+    value = json.loads(third.read_text())
+    third.write_text(json.dumps(value | {"row": value["row"] | {"auc": 0.123}}))
+    again = bench.measure("confidence,t-con", "pgd2")
+    assert timeless(again) == timeless(rows)
+    named = ", ".join(f"cells/{path.name}" for path in (first, third))
+    (told,) = [line for line in bench.report.lines if "gone or changed" in line]
+    assert set(told.partition(": ")[2].partition(";")[0].split(", ")) == set(named.split(", "))
+
+
+def test_an_attack_file_under_another_attack_s_name_is_not_used(bench: Any) -> None:
+    rows = bench.measure("confidence", "pgd2")
+    one, other = sorted((bench.out / "attacks").iterdir())
+    content = one.read_bytes(), other.read_bytes()
+    one.write_bytes(content[1])
+    other.write_bytes(content[0])
+    for path in (bench.out / "cells").iterdir():
+        path.unlink()
+    assert timeless(bench.measure("confidence", "pgd2")) == timeless(rows)
 
 
 def flip(path: Path) -> None:
@@ -268,9 +295,9 @@ def test_a_damaged_file_of_scores_attacks_or_data_is_named_and_measured_again(
     assert describe_plan(job.plan, job.runner).count(" done\n") == 4 - len(harmed)
     modified = [path.stat().st_mtime_ns for path in others]
     again = bench.measure("confidence,t-con", "clean,pgd2")
-    (told,) = [line for line in bench.report.lines if "damaged" in line]
+    (told,) = [line for line in bench.report.lines if "gone or changed" in line]
     assert told == (
-        f"gone or damaged in {bench.out}: {kind}/{first.name}; cells that are measured again: {len(harmed)}"
+        f"gone or changed in {bench.out}: {kind}/{first.name}; cells that are measured again: {len(harmed)}"
     )
     assert len(bench.attacked()) == (kind == "attacks")
     assert timeless(again) == timeless(rows)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from rrbench import revisions
+from rrbench import catalogue, revisions
 from rrbench.ascent import REVISION
 from rrbench.cells import Cell, attack_key, cell_key
 from rrbench.config import load_preset
 from rrbench.distributions import package_hash, sources
+from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.plan import Request, make_plan
 from rrbench.registry import revision, table
 from rrbench.revisions import installed, superseded
@@ -237,3 +238,73 @@ def test_what_is_no_plugin_or_not_installed_supersedes_nothing() -> None:
 def test_the_package_that_is_named_is_the_one_that_runs() -> None:
     assert AutoAttack().packages == ("pyautoattack",)
     assert Pgd(steps=1).packages == ()
+
+
+def test_a_framework_s_later_revision_is_in_the_row_and_supersedes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cell("pgd10", "confidence")
+    assert "framework" not in before.revisions()
+    row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "pgd10", "linf", "3/20", 0, "quick", 1)
+    row = dataclasses.replace(row, revisions=revisions.write(before.revisions()))
+    assert superseded(row) == []
+    monkeypatch.setattr(PgdAt, "revision", 2)
+    assert before.revisions()["framework"] == 2
+    monkeypatch.setattr(revisions, "installed", lambda kind, name: 2 if kind == "framework" else 1)
+    assert superseded(row) == ["framework pgd-at 1, now 2"]
+
+
+def test_a_function_with_the_name_of_a_plugin_is_never_superseded() -> None:
+    row = ResultRow("own data", "Net", "", "", "confidence", "clean", "", "", 0, "quick", 1)
+    assert superseded(dataclasses.replace(row, revisions='{"rejector": "9ca7ca28e14d76d4"}')) == []
+    assert superseded(dataclasses.replace(row, revisions='{"rejector": 7}')) == ["rejector confidence 7, now 1"]
+
+
+def write_package(folder: Path, name: str, files: dict[str, str], entry: str) -> None:
+    """Write an editable install by hand: its files, and what pip notes of it."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    info = folder / f"{name.replace('-', '_')}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (info / "RECORD").write_text("")
+    (info / "entry_points.txt").write_text(f"[rrbench.rejectors]\n{name} = {entry}\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": f"file://{folder}", "dir_info": {"editable": True}}))
+
+
+def test_every_file_of_a_namespace_package_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"mylab/idea/__init__.py": "REJECTORS = {}\n", "mylab/idea/helper.py": "SIGN = 1\n"}
+    write_package(tmp_path, "ns-idea", files, "mylab.idea:REJECTORS")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(sources(metadata.distribution("ns-idea"))) == set(files)
+    package_hash.cache_clear()
+    before = package_hash("ns-idea")
+    (tmp_path / "mylab/idea/helper.py").write_text("SIGN = -1\n")
+    package_hash.cache_clear()
+    assert before not in ("", package_hash("ns-idea"))
+
+
+IDEA = """
+import rrbench
+from dataclasses import dataclass
+
+@dataclass
+class Idea(rrbench.Rejector):
+    tau: float = 1.0
+    def certainty(self, outputs):
+        return outputs.logits.amax(1) / self.tau
+"""
+
+
+def test_a_plugin_with_relative_imports_and_a_dotted_base_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"dotted/__init__.py": "from .parts.idea import Idea\nREJECTORS = {'dotted': Idea}\n"}
+    files |= {"dotted/parts/__init__.py": "", "dotted/parts/idea.py": IDEA}
+    write_package(tmp_path, "dotted-idea", files, "dotted:REJECTORS")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for remembered in (catalogue._module, catalogue.plugins):
+        if hasattr(remembered, "cache_clear"):
+            remembered.cache_clear()
+    card = next(card for card in catalogue.cards("rejector") if card.name == "dotted")
+    assert card.settings == {"tau": "1"}
+    assert card.attributes["revision"] == "1"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -181,6 +182,49 @@ def test_the_hash_of_a_network_follows_its_weights_buffers_and_structure() -> No
     other.get_buffer("running_mean").add_(1)
     assert of_network(one) != of_network(other)
     assert of_network(nn.Sequential(nn.ReLU())) != of_network(nn.Sequential(nn.Tanh()))
+
+
+class Turned(nn.Linear):
+    """Has a number that is no tensor."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__(2, 2)
+        self.sign = sign
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.sign * super().forward(images)
+
+
+def test_the_hash_of_a_network_follows_its_plain_attributes() -> None:
+    one, same, other = Turned(1.0), Turned(1.0), Turned(-1.0)
+    for network in (same, other):
+        network.load_state_dict(one.state_dict())
+    assert of_network(one) == of_network(same) != of_network(other)
+
+
+def made(source: str, **known: Any) -> Any:
+    space = {"torch": torch, "__name__": "mine", **known}
+    exec(source, space)
+    return space["made"]
+
+
+@pytest.mark.parametrize(
+    ("source", "known"),
+    [
+        ("made = lambda o: (lambda: SCALE)() * o.logits.amax(1)", {}),
+        ("class made:\n    @staticmethod\n    def score(o): return SCALE * o", {}),
+        ("class made:\n    @property\n    def score(self): return SCALE", {}),
+        ("made = lambda o: mine.SCALE * o.logits.amax(1)", {"mine": types.ModuleType("mine")}),
+    ],
+    ids=["inner function", "static method", "property", "module"],
+)
+def test_the_hash_of_code_follows_what_it_reaches(source: str, known: dict[str, Any]) -> None:
+    hashes = []
+    for scale in (1.0, 1.0, -1.0):
+        for module in known.values():
+            module.SCALE = scale
+        hashes.append(of_object(made(source, SCALE=scale, **known)))
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_a_row_of_evaluate_names_no_place_in_memory() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import rrbench
 from rrbench.cells import training_key
+from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
 from rrbench.protocols import Outputs
 from rrbench.registry import table
@@ -18,11 +19,14 @@ from wrong_plugins import (
     CalmAtTau,
     Centred,
     Chancy,
+    Clamping,
     Climbing,
     Deaf,
     Forgetful,
     Headed,
     Headless,
+    Hoarding,
+    LossOfItsOwn,
     Misanswering,
     Near,
     Nearest,
@@ -39,7 +43,7 @@ from wrong_plugins import (
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     rejectors = [Sure, Calm, CalmAtTau, Headed, Centred, Forgetful, Untensored, Unlearnt, Near]
-    rejectors += [NearInTraining, NearInFit, Headless, Ranked, Chancy, Deaf]
+    rejectors += [NearInTraining, NearInFit, Headless, Ranked, Chancy, Deaf, Clamping, Hoarding, LossOfItsOwn]
     attacks: list[type] = [Peeping, Misanswering, Nearest, Climbing]
     for kind, classes in (("rejector", rejectors), ("attack", attacks)):
         for plugin in classes:
@@ -124,6 +128,31 @@ def test_a_fit_is_called_without_a_word(bench: Any) -> None:
 )
 def test_what_a_fit_would_lose_is_refused(bench: Any, rejector: str, line: str) -> None:
     assert one_line(bench.measure(f"{rejector},confidence", "pgd1"), rejector) == line
+
+
+def test_what_a_fit_keeps_elsewhere_is_missed_in_the_first_row_already(bench: Any) -> None:
+    assert one_line(bench.measure("hoarding,confidence", "pgd1"), "hoarding") == "KeyError: 'mean'"
+
+
+def test_a_rejector_that_writes_into_the_outputs_harms_no_other(bench: Any) -> None:
+    alone = bench.measure("confidence", "pgd1")
+    bench.out = bench.out / "beside"
+    rows = bench.measure("clamping,confidence", "pgd1")
+    line = "certainty of Clamping writes into the logits that it is given: work on a copy"
+    assert one_line(rows, "clamping") == line
+    others = [row for row in rows if row.rejector == "confidence"]
+    assert [(row.auc, row.deploy_robust) for row in others] == [(row.auc, row.deploy_robust) for row in alone]
+
+
+def test_a_method_that_is_set_on_the_object_is_refused_before_any_work(bench: Any) -> None:
+    with pytest.raises(UseError, match=r"LossOfItsOwn sets self\.training_loss: write it as a method"):
+        bench.measure("lossofitsown", "clean")
+
+
+def test_a_fact_that_raises_is_one_line(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peeping, "is_adaptive", property(lambda self: 1 / 0))
+    with pytest.raises(UseError, match=r"Peeping\.is_adaptive raises ZeroDivisionError: division by zero"):
+        bench.measure("confidence", "peeping")
 
 
 # What is undeclared cannot be read.
