@@ -83,11 +83,8 @@ def _says_what_it_is(given: Rejector) -> None:
 
 def _scores(given: Rejector) -> None:
     case = make_case(given)
-    before = [part.clone() for part in case.outputs]
     found = certainties(case.rejector, case.outputs, case.batch.labels)
     expect(len(set(found.tolist())) > 1, "all inputs have the same score")
-    for name, part, was in zip(case.outputs._fields, case.outputs, before, strict=True):
-        expect(torch.equal(part, was), f"certainty changes the {name} that it is given: work on a copy")
     raw = case.certainty(case.outputs, case.batch.labels)
     expect(raw.is_floating_point(), f"certainty gives {raw.dtype}: return floats")
 

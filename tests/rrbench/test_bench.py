@@ -147,7 +147,8 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     twins: list[object] = []
     monkeypatch.setattr("rrbench.train.make_twin", lambda network, *rest: twins.append(network))
     said: list[str] = []
-    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512}, report=PassedOn(said.append))
+    recipe, report = {"batch": 512, "choose_by": "pgd1"}, PassedOn(said.append)
+    job = prepare("rr", "clean", frameworks="pgd-at(steps=1)", out=tmp_path, recipe=recipe, report=report)
     (example,) = job.plan.checkpoints()
     told = training.curve(job.runner, example)
     first = next(told)

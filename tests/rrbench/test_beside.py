@@ -34,7 +34,9 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def trainings(count: int) -> list[Training]:
-    request = Request(["rr"], ["clean"], frameworks=["standard"], recipe={"epochs": 1, "batch": 512})
+    request = Request(
+        ["rr"], ["clean"], frameworks=["standard"], recipe={"epochs": 1, "batch": 512, "choose_by": "pgd1"}
+    )
     plan = make_plan(request, load_preset("quick"))
     (first,) = plan.checkpoints()
     return [replace(first, seed=seed) for seed in range(count)]
@@ -89,9 +91,9 @@ def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(runner
 
 
 def test_an_error_in_one_of_two_leaves_the_other_whole(
-    tmp_path: Path, command: Any, one_thread: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Any, tiny: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["train", "--framework", "standard", "--rejector", "rr,ebd", "--epochs", 2, "--device", "cpu"]
+    options = ["train", "--framework", "standard", "--rejector", "rr,ebd", "--epochs", 2, "--config", tiny]
     assert command(*options, "--out", tmp_path / "whole").code == 0
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole" / "checkpoints").iterdir()}
     loss, steps = Ebd.training_loss, itertools.count()

@@ -63,21 +63,10 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_trainings_stop_at_the_next_epoch_and_go_on_to_the_same_bits(
-    tmp_path: Path, command: Any, clock: Clock, one_thread: None
+    tmp_path: Path, command: Any, clock: Clock, tiny: Path, one_thread: None
 ) -> None:
-    options = [
-        "train",
-        "--framework",
-        "standard",
-        "--rejector",
-        "rr,ebd",
-        "--epochs",
-        3,
-        "--jobs",
-        1,
-        "--stop-after",
-        "25m",
-    ]
+    options = ["train", "--framework", "standard", "--rejector", "rr,ebd", "--epochs", 3, "--config", tiny]
+    options += ["--jobs", 1, "--stop-after", "25m"]
     clock.looks_left = 1000
     assert command(*options, "--out", tmp_path / "whole").code == 0
     out = tmp_path / "stopped"

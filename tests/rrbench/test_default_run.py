@@ -24,7 +24,7 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Find:
         ("pgd10", "linf:0,l2:0"),
         ("pgd100", "linf:1"),
     ):
-        rows += execute(prepare("rr", attacks, budgets=budgets, out=out, device="cpu"), ["test"])
+        rows += execute(prepare("rr", attacks, budgets=budgets, out=out, device="cpu", limit=120), ["test"])
 
     def found(attack: str, norm: str = "linf", eps: str = "3/20") -> ResultRow:
         place = ("", "") if attack == "clean" else (norm, eps)
@@ -77,7 +77,7 @@ all_attacks = ["pgd10", "selective-pgd", "adaptive(con+rcon)", "over-reject", "w
 
 def test_the_worst_case_is_at_least_as_strong_as_every_budgeted_attack(tmp_path: Path) -> None:
     (tmp_path / "list.toml").write_text(LIST)
-    options = Options(config=tmp_path / "list.toml", out=tmp_path / "runs", limit=60, device="cpu")
+    options = Options(config=tmp_path / "list.toml", out=tmp_path / "runs", limit=24, device="cpu")
     rows = execute(prepare("rr,kd,confidence", "all", **options), ["test"])
     for rejector in ("rr", "kd", "confidence"):
         harm = {row.attack: value(row, "deploy_robust") for row in rows if row.rejector == rejector and row.eps}

@@ -70,11 +70,11 @@ def test_a_packed_resnet_is_under_twelve_megabytes_and_reads_back_to_the_same_bi
 def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "zoo"
     options = ["--epochs", 1, "--out", tmp_path / "training", "--pack", packed, "--device", "cpu"]
-    answer = command("train", "--rejector", "rr,confidence", *options)
+    answer = command("train", "--framework", "standard", "--rejector", "rr,confidence", *options)
     assert answer.code == 0, answer.err
     assert answer.out.count("packed: clean accuracy") == 2
     listed = {entry.trained_as: entry for entry in zoo.entries(packed)}
-    assert set(listed) == {"pgd-at", "pgd-at+rr"}
+    assert set(listed) == {"standard", "standard+rr"}
     for entry in listed.values():
         assert sha256(packed / entry.file) == entry.sha256
         assert entry.recipe["epochs"] == entry.epochs == len(entry.log) == 1
@@ -83,7 +83,9 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
         assert any(tensor.dtype == torch.int8 for tensor in load_file(packed / entry.file).values())
     monkeypatch.setenv("RRBENCH_ZOO", str(packed))
     out = packed.parent / "runs"
-    answer = command("run", "--zoo", "--rejectors", "rr,confidence", "--attacks", "pgd1", "--out", out)
+    answer = command(
+        "run", "--zoo", "--frameworks", "standard", "--rejectors", "rr,confidence", "--attacks", "pgd1", "--out", out
+    )
     assert answer.code == 0, answer.err
     for path in (out / "cells").glob("*.json"):
         row = json.loads(path.read_text())["row"]
@@ -94,7 +96,7 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
             assert row["acc_all"] == pytest.approx(entry.clean_accuracy, abs=1e-3)
     assert command("verify", out).code == 0
     before = (packed / "index.json").read_bytes()
-    assert command("train", "--rejector", "rr,confidence", *options).code == 0
+    assert command("train", "--framework", "standard", "--rejector", "rr,confidence", *options).code == 0
     assert (packed / "index.json").read_bytes() == before, "packed again it takes the place of itself"
 
 

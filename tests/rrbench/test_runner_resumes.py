@@ -100,11 +100,11 @@ def test_keeping_all_images_is_done_or_refused_aloud_in_a_folder_that_has_few(be
 def test_rows_of_earlier_code_are_named(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.measure("confidence", "brighter")
     earlier = {path.name for path in (bench.out / "cells").iterdir()}
-    assert not any("other revisions" in line for line in bench.report.lines)
+    assert not any("other versions of the code" in line for line in bench.report.lines)
     monkeypatch.setattr(Confidence, "revision", 2)
     bench.measure("confidence", "brighter")
-    (told,) = [line for line in bench.report.lines if "other revisions" in line]
-    assert told.startswith(f"{len(earlier)} rows beside these are of other revisions")
+    (told,) = [line for line in bench.report.lines if "other versions of the code" in line]
+    assert told.startswith(f"{len(earlier)} older rows of the same cells")
     assert set(re.findall(r"cells/(\S+\.json)", told)) == earlier
 
 
@@ -112,7 +112,7 @@ def test_rows_of_another_limit_are_not_of_earlier_code(bench: Any) -> None:
     for limit in (360, None):  # as many as there are, either way
         bench.measure("confidence", "brighter", limit=limit)
     assert len(read_rows(bench.out)) == 4
-    assert not any("other revisions" in line for line in bench.report.lines)
+    assert not any("other versions of the code" in line for line in bench.report.lines)
 
 
 def test_what_one_run_kept_a_later_one_leaves_there(bench: Any) -> None:

@@ -162,7 +162,9 @@ def gpu_like(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trainings(count: int) -> list[Training]:
     """Return trainings of several lengths whose rate falls often: every fall is a capture for each size of batch."""
-    request = Request(["confidence"], ["clean"], frameworks=["standard"], recipe={"epochs": 1, "batch": 512})
+    request = Request(
+        ["confidence"], ["clean"], frameworks=["standard"], recipe={"epochs": 1, "batch": 512, "choose_by": "pgd1"}
+    )
     (first,) = make_plan(request, load_preset("quick")).checkpoints()
     drops = tuple(Fraction(tenth, 10) for tenth in range(1, 10))
     return [

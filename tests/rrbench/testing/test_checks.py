@@ -131,7 +131,7 @@ def looking(self: Rejector, outputs: Outputs, labels: Tensor) -> Tensor:
         (
             made("InPlace", certainty=in_place),
             "every input has one finite score",
-            "changes the logits that it is given",
+            "writes into the logits that it is given",
         ),
         (
             made("LyingSlope", certainty=lying_slope),
