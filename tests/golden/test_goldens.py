@@ -30,6 +30,13 @@ def test_every_built_in_has_a_golden_and_no_golden_is_of_something_else() -> Non
     assert {f"{kind} {name}" for kind, name in PLUGINS} == written().keys()
 
 
+def test_goldens_are_of_the_pinned_packages_so_that_none_is_left_out_here() -> None:
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    found = {item for expected in written().values() for item in expected.get("packages", {}).items()}
+    assert {name for name, _ in found} == {"foolbox", "pyautoattack"}
+    assert found <= pinned.items()
+
+
 @pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind} {name}" for kind, name in PLUGINS])
 def test_a_built_in_behaves_as_its_revision_did(kind: str, name: str) -> None:
     expected = written()[f"{kind} {name}"]
