@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rrbench.api import evaluate as evaluate
     from rrbench.api import run as run
     from rrbench.checkpoints import read_checkpoint as read_checkpoint
     from rrbench.errors import CellError as CellError
     from rrbench.errors import UseError as UseError
     from rrbench.frames import table as table
     from rrbench.networks.wrapped import wrap as wrap
+    from rrbench.own_models import evaluate as evaluate
     from rrbench.protocols import Attack as Attack
     from rrbench.protocols import Batch as Batch
     from rrbench.protocols import Budget as Budget
@@ -33,7 +33,7 @@ _PLUGIN_WORDS = (
     "Attack Batch Budget Calibration DataInfo DataSource Draws Framework Moved NetworkSource Outputs Rejector Victim"
 )
 _HOMES = {
-    "evaluate": "api",
+    "evaluate": "own_models",
     "run": "api",
     "table": "frames",
     "wrap": "networks.wrapped",

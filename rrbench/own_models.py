@@ -1,0 +1,273 @@
+"""`rrbench.evaluate`: somebody's own network and rejector under an attack, without a plan or a work folder."""
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from rrbench import provenance
+from rrbench.ascent import REVISION as ENGINE
+from rrbench.cells import plain
+from rrbench.config import Config, load_preset
+from rrbench.contract import check_class
+from rrbench.datasets.check import check_batch
+from rrbench.devices import describe, find_precision
+from rrbench.errors import CellError, UseError
+from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
+from rrbench.fingerprints import name_of, of_network, of_object
+from rrbench.frames import to_frame
+from rrbench.modes import mode
+from rrbench.names import Choice, parse, parse_budget, settings_of
+from rrbench.networks.wrapped import check_network, wrap
+from rrbench.plan import variants
+from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, Outputs, Rejector
+from rrbench.registry import build, choose, expand, revision
+from rrbench.revisions import versions, write
+from rrbench.rows import ResultRow
+
+Data = Batch | tuple[Tensor, Tensor]
+
+
+@dataclass
+class Function(Rejector):
+    """A rejector made of a plain function from Outputs to certainty."""
+
+    needs = frozenset({"features"})  # a function cannot say what it reads
+
+    function: Callable[[Outputs], Tensor]
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Call the function."""
+        return self.function(outputs)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+
+def evaluate(
+    network: nn.Module,
+    rejector: str | Rejector | Callable[[Outputs], Tensor],
+    attack: str | Attack,
+    data: Data,
+    *,
+    budget: str | Budget | None = None,
+    fit_data: Data | None = None,
+    calibration_data: Data | None = None,
+    seed: int = 0,
+    preset: str = "quick",
+    precision: str = "fp32",
+) -> pd.DataFrame:
+    """Measure your own network and rejector under an attack; one row, or one for each objective of `adaptive`.
+
+    `network` takes images in [0, 1] and returns logits, (features, logits) or Outputs; its mode and its parameters'
+    flags are left as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher =
+    keep). `data` is (images, labels). `fit_data` (clean training inputs) is for rejectors that are fitted and for
+    adaptive attacks on scores that are no probabilities; `calibration_data` (clean held-out inputs) gives the
+    `deploy_*` columns. `budget` such as "linf:8/255" is needed by every attack that has one. An attack with several
+    starts gives the network up to 512 rows at once (on a GPU what fits), also where there are fewer inputs.
+
+    >>> rrbench.evaluate(model, "confidence", "pgd100", (images, labels), budget="linf:8/255")  # doctest: +SKIP
+    """
+    config = load_preset(preset)
+    network = wrap(network)
+    # Where the network is, the work is done: moving a user's network would leave it moved.
+    found = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    splits = {"test": data, "train": fit_data, "calibration": calibration_data}
+    if data is None:
+        raise UseError("data must be (images, labels)")
+    batches: dict[str, Batch | None] = {
+        split: None if given is None else _batch(given, is_calibration=split == "calibration").to(found)
+        for split, given in splits.items()
+    }
+    test = batches["test"]
+    assert test is not None
+    classes = _count_classes(network, test)
+    for split, batch in batches.items():
+        if batch is not None:
+            check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
+    subject = Subject(network, lambda split: batches[split], found, find_precision(precision, found))
+    chosen, name = _rejector(rejector, config, refit=fit_data is not None)
+    weights = of_network(network)
+    rows = []
+    for chosen_attack, attack_name, label in _attacks(attack, config):
+        area = _budget(budget, chosen_attack, label, test.images.shape[1:])
+        choices = _members(config, area) if isinstance(chosen_attack, Ensemble) else []
+        members = [(str(choice), fresh_member(choice, area, seed)) for choice in choices]
+        try:
+            victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
+            attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members)
+            scores = score(subject, victim, attacked)
+        except CellError as error:
+            raise UseError(str(error)) from None
+        metrics = metrics_of(scores, config.metrics.tpr_rule, config.metrics.resamples, seed)
+        has_budget = bool(chosen_attack.norms)
+        rows.append(
+            ResultRow(
+                dataset="own data",
+                network=type(_inner(network)).__name__,
+                framework="",
+                trained_as="",
+                rejector=name,
+                attack=label,
+                norm=area.norm if has_budget else "",
+                eps=str(area.radius) if has_budget and area.radius is not None else "",
+                seed=seed,
+                preset=preset,
+                n=test.size,
+                **metrics._asdict(),
+                **distances_of(scores)._asdict(),
+                note=notes(subject, chosen, chosen_attack, area, attacked),
+                settings=json.dumps(_all_settings(chosen, chosen_attack, choices), sort_keys=True),
+                seconds=round(attacked.seconds, 3),
+                gradients=round(attacked.gradients, 3),
+                forwards=round(attacked.forwards, 3),
+                device=describe(found),
+                precision=subject.precision,
+                checkpoint_sha256=weights,
+                data_sha256=subject.data_sha256,
+                version=provenance.version(),
+                commit=provenance.commit(),
+                revisions=write(_revisions(rejector, attack, chosen_attack, attack_name, choices)),
+            )
+        )
+    return to_frame(rows)
+
+
+def _inner(network: nn.Module) -> nn.Module:
+    return next(network.children(), network)
+
+
+def _batch(data: Data, *, is_calibration: bool) -> Batch:
+    """Give inputs ids; those of calibration inputs are negative, so that none is taken for a test input."""
+    if isinstance(data, Batch):
+        return data
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise UseError("data must be (images, labels)")
+    images, labels = data
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+        raise UseError("data must be (images, labels), both torch tensors")
+    ids = torch.arange(len(labels))
+    return Batch(
+        images, labels.long() if not labels.is_floating_point() else labels, -1 - ids if is_calibration else ids
+    )
+
+
+def _count_classes(network: nn.Module, test: Batch) -> int:
+    """Return the number of logits; images that no network could take are left for `check_batch` to refuse."""
+    if test.images.dim() != 4 or not len(test.images):
+        return 1
+    check_network(network, test.at(slice(2)), None)
+    with mode(network, "eval"), torch.no_grad():
+        return int(network(test.images[:2]).logits.shape[1])
+
+
+def _settings(plugin: Rejector | Attack) -> dict[str, object]:
+    """Return a plugin's settings as JSON can hold them; what it cannot hold, as text."""
+    values = {key: plain(getattr(plugin, key)) for key in settings_of(type(plugin))}
+    return {
+        key: value if isinstance(value, str | int | float | list | None) else name_of(value)
+        for key, value in values.items()
+    }
+
+
+def _all_settings(rejector: Rejector, attack: Attack, members: Sequence[Choice]) -> dict[str, object]:
+    """Return what a row states of the settings behind it."""
+    found: dict[str, object] = {"rejector": _settings(rejector), "attack": _settings(attack)}
+    return found | ({"members": [str(member) for member in members]} if members else {})
+
+
+def _revisions(
+    rejector: object, attack: object, chosen_attack: Attack, attack_name: str, members: Sequence[Choice]
+) -> dict[str, object]:
+    """Return which behaviour decides a row; what was given as an object is told by a hash of what it does."""
+    found: dict[str, object] = {
+        "attack": revision("attack", attack_name) if isinstance(attack, str) else of_object(attack),
+        "rejector": of_object(rejector),
+    }
+    if isinstance(rejector, str):
+        found["rejector"] = revision("rejector", parse(expand("rejector", rejector)).name)
+    if chosen_attack.norms:
+        found["engine"] = ENGINE
+    if members:
+        found["members"] = [revision("attack", member.name) for member in members]
+    packages = [*chosen_attack.packages, *(name for member in members for name in build(Attack, member).packages)]
+    return found | ({"packages": versions(packages)} if packages else {})
+
+
+def _rejector(
+    given: str | Rejector | Callable[[Outputs], Tensor], config: Config, *, refit: bool
+) -> tuple[Rejector, str]:
+    """Return a rejector of our own: a user's is copied, and fitted anew where there is data for it."""
+    if isinstance(given, Rejector):
+        _check_class(given)
+        own = copy.copy(given)
+        own.fitted = {} if refit else dict(given.fitted)
+        return own, repr(given)
+    if isinstance(given, type):
+        raise UseError(
+            f"a rejector is a name, a Rejector or a function, not the class {given.__name__}: make one of it"
+        )
+    if isinstance(given, str):
+        if "@" in given:
+            raise UseError(f"{given!r}: @ names a training, and this model is trained already")
+        choice = choose("rejector", expand("rejector", given).partition("@")[0], config, "")
+        return build(Rejector, choice), str(choice)
+    if callable(given):
+        rejector = Function(given)
+        return rejector, repr(rejector)
+    raise UseError(f"a rejector is a name, a Rejector or a function, not {type(given).__name__}")
+
+
+def _check_class(plugin: Rejector | Attack) -> None:
+    """Refuse what would be refused when it is installed."""
+    try:
+        check_class(type(plugin))
+    except TypeError as error:
+        raise UseError(str(error)) from None
+
+
+def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str]]:
+    """Return (attack, its name, its label): several where a name such as `adaptive` stands for several."""
+    if isinstance(given, Attack):
+        _check_class(given)
+        return [(given, type(given).__name__.lower(), repr(given))]
+    if not isinstance(given, str):
+        raise UseError(f"an attack is a name or an Attack, not {type(given).__name__}")
+    choices = [choose("attack", text, config, "") for text in variants(expand("attack", given))]
+    return [(build(Attack, choice), choice.name, str(choice)) for choice in choices]
+
+
+def _members(config: Config, budget: Budget) -> list[Choice]:
+    """Return every budgeted attack of this norm in the preset's list, for an ensemble to be the worst of."""
+    texts = [variant for text in config.run.all_attacks for variant in variants(expand("attack", text))]
+    choices = [choose("attack", text, config, "") for text in texts]
+    return [
+        choice
+        for choice in choices
+        if (attack := build(Attack, choice)).needs_budget
+        and budget.norm in attack.norms
+        and not isinstance(attack, Ensemble)
+    ]
+
+
+def _budget(given: str | Budget | None, attack: Attack, label: str, shape: Sequence[int]) -> Budget:
+    if given is not None and attack.norms and not attack.needs_budget:
+        raise UseError(f"{label} looks for the smallest distortion and takes no budget")
+    if isinstance(given, Budget):
+        budget = given
+    elif given is not None:
+        norm, radius = parse_budget(given, shape)
+        budget = Budget("linf" if norm == "linf" else "l2", radius)
+    elif not attack.norms:
+        return NO_BUDGET
+    elif not attack.needs_budget:
+        return Budget("l2" if "l2" in attack.norms else "linf", None)
+    else:
+        raise UseError(f'{label} needs a budget, such as budget="linf:8/255"')
+    if attack.norms and budget.norm not in attack.norms:
+        raise UseError(f"{label} has no {budget.norm} form")
+    return budget if attack.norms else NO_BUDGET
