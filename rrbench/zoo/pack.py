@@ -68,8 +68,11 @@ def _measure(
 
 
 def _source(path: Path) -> str | None:
-    """Return the SHA-256 of the checkpoint that a file was packed from, if the file is there and says so."""
-    return read_checkpoint(path).facts.get("packed_from") if path.is_file() else None
+    """Return the SHA-256 of the checkpoint that a file was packed from, if it can be read and says so."""
+    try:
+        return read_checkpoint(path).facts.get("packed_from")
+    except UseError:  # gone or damaged: it is packed again
+        return None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rrbench import zoo
+from rrbench import train, zoo
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.cifar import Cifar10
@@ -20,6 +20,7 @@ from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.packing import SCALE, pack, unpack
 from rrbench.plan import Request, make_plan
 from rrbench.train import describe_training
+from rrbench.zoo import pack as pack_module
 from rrbench.zoo.pack import enter, file_name, free_name
 from rrbench_baselines.rr import RR
 
@@ -96,8 +97,26 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
             assert row["acc_all"] == pytest.approx(entry.clean_accuracy, abs=1e-3)
     assert command("verify", out).code == 0
     before = (packed / "index.json").read_bytes()
+    damaged = packed / listed["standard"].file
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:1000])
+    measured: list[str] = []
+    measure = train.accuracies
+
+    def noted(training: Any, *given: Any) -> dict[str, float]:
+        measured.append(training.trained_as)
+        return measure(training, *given)
+
+    monkeypatch.setattr(pack_module, "accuracies", noted)
     assert command("train", "--framework", "standard", "--rejector", "rr,confidence", *options).code == 0
     assert (packed / "index.json").read_bytes() == before, "packed again it takes the place of itself"
+    assert damaged.read_bytes() == content
+    assert measured == ["standard"], "what is packed already is not measured again"
+    (tmp_path / "file").write_bytes(b"no folder")
+    options[options.index("--pack") + 1] = tmp_path / "file"
+    answer = command("train", "--framework", "standard", "--rejector", "rr,confidence", *options)
+    assert answer.code == 1
+    assert answer.err.splitlines()[-1].count("but not packed: cannot write to") == 2
 
 
 def test_a_fraction_among_the_settings_makes_no_folder() -> None:
