@@ -116,7 +116,7 @@ ATTACKS = {
     "orthogonal-pgd": ["orthogonal-pgd(steps=4)", "orthogonal-pgd(steps=4,every=2,target=1)"],
     "selective-pgd": ["selective-pgd(steps=4)", "selective-pgd(steps=4,beyond=false)"],
     "rejection-loss": ["rejection-loss(steps=4,restarts=1)", "rejection-loss(form=and,steps=4,restarts=1)"],
-    "apgd-reject": ["apgd-reject(steps=6)"],
+    "apgd-reject": ["apgd-reject(steps=6)", "apgd-reject(steps=6,targets=2)"],
     "over-reject": ["over-reject(steps=6,searches=3,restarts=2)"],
     "worst-case": ["worst-case"],
 }

@@ -1,5 +1,6 @@
 """APGD (Croce and Hein, 2020, arXiv 2003.01690) on a sure wrong answer that the rejector lets pass."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from rrbench.ascent import Keep, Score, Select, Tracker, best_other
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
+from rrbench.ranges import at_least
 from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
 from rrbench_attacks.apgd import apgd_ascend, apgd_start
 from rrbench_attacks.climb import check_effort
@@ -17,31 +19,35 @@ from rrbench_attacks.climb import check_effort
 class ApgdReject(Attack):
     """Ascends log max_{k != y} p_k + eta * log R for each eta, R the certainty brought into [0, 1].
 
-    `keep=last` is APGD's own answer: the image with the highest objective.
+    With `targets=n` it aims at one class after another, the n likeliest wrong ones of the clean image, as the targeted
+    APGD of AutoAttack does: log p_k + eta * log R. The class that is nearest at first is often not the one that the
+    rejector lets pass. `keep=last` is APGD's own answer: the image with the highest objective.
     """
 
     is_adaptive = True
     paper = "Croce & Hein 2020, arXiv 2003.01690"
-    maximises = "log probability of the best other class plus eta times log certainty, by APGD"
-    cost = "steps x restarts x etas gradients an image"
+    maximises = "log probability of the best other class, or of each target, plus eta times log certainty, by APGD"
+    cost = "steps x restarts x etas x targets gradients an image"
 
     steps: int = 100
     restarts: int = 1
     eta: tuple[float, ...] = (0.1, 1.0)
+    targets: int = 0  # 0: the best other class, picked anew at each step; more than there are: every other class
     keep: Keep = "best"
     select: Select = "evade"
 
     def __post_init__(self) -> None:
         check_effort(self.steps, self.restarts, None)
         check_eta(self.eta)
+        at_least(0, targets=self.targets)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Run every eta from every start, and keep one answer per input over all of them."""
+        """Run every eta towards every target from every start, and keep one answer per input over all of them."""
         tracker = Tracker(batch, victim.certainty, self.keep, self.select)
+        scores = [weighted(aim, eta, log_rejector(victim)) for aim in self.aims(victim, batch) for eta in self.eta]
         for restart in range(self.restarts):
             start = apgd_start(batch, budget.norm, budget.eps, draws, restart)
-            for eta in self.eta:
-                score = weighted(best_other, eta, log_rejector(victim))
+            for score in scores:
 
                 def objective(outputs: Outputs, score: Score = score) -> Tensor:
                     return score(outputs, batch.labels)
@@ -61,6 +67,22 @@ class ApgdReject(Attack):
                     tracker.see(best, outputs, objective(outputs), is_last=True)
         return tracker.moved()
 
+    def aims(self, victim: Victim, batch: Batch) -> Iterator[Score]:
+        """Return the classifier's part of each objective."""
+        if not self.targets:
+            yield best_other
+            return
+        with torch.no_grad():
+            logits = victim.network(batch.images).logits
+        wrong = logits.scatter(1, batch.labels[:, None], -torch.inf).argsort(dim=1, descending=True, stable=True)
+        for rank in range(min(self.targets, logits.shape[1] - 1)):
+            yield towards(wrong[:, rank])
+
     def gradients_per_image(self, classes: int) -> int:
-        """Return steps x restarts x etas."""
-        return self.steps * self.restarts * len(self.eta)
+        """Return steps x restarts x etas x targets."""
+        return self.steps * self.restarts * len(self.eta) * (min(self.targets, classes - 1) or 1)
+
+
+def towards(target: Tensor) -> Score:
+    """Return log p_k, k each image's own target."""
+    return lambda outputs, labels: outputs.logits.log_softmax(1).gather(1, target[:, None]).squeeze(1)

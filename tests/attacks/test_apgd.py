@@ -210,7 +210,28 @@ def test_its_own_answer_has_the_highest_objective_in_the_ball(norm: Norm, eta: f
         assert objective(answer[0], answer[1], label) >= best - 1e-4
 
 
-@pytest.mark.parametrize("more", [{"restarts": 3}, {"eta": (0.1, 1.0)}])
+def near_and_far(images: Tensor) -> Outputs:
+    """Answers 0, or 1 by the first pixel, or 2 by the second, which is farther; the rejector lets only 2 pass."""
+    first, second = images.flatten(1).unbind(1)
+    logits = torch.stack([torch.zeros_like(first), 10 * first - 5, 10 * second - 5.4], 1)
+    return Outputs(logits[:, :0], logits, (second - first)[:, None])
+
+
+@pytest.mark.parametrize(("targets", "goal"), [(1, [0.55, 0.35]), (2, [0.35, 0.55]), (7, [0.35, 0.55])])
+def test_it_aims_at_the_likeliest_wrong_classes_one_after_another(targets: int, goal: list[float]) -> None:
+    ids = torch.arange(8)
+    batch = Batch(torch.full((8, 1, 1, 2), 0.45), torch.zeros_like(ids), ids)
+    victim, budget = Victim(near_and_far, Head(), CALIBRATION), Budget("linf", Fraction(1, 10))
+    attack = ApgdReject(steps=20, eta=(0.001,), targets=targets, keep="last")
+    moved = attack(victim, batch, budget, DRAWS).images
+    torch.testing.assert_close(moved.flatten(1), torch.tensor(goal).expand(8, 2), atol=1e-6, rtol=0)
+    assert attack.gradients_per_image(3) == 20 * min(targets, 2)
+    # Whoever goes for the best class at hand takes the near one, which the rejector refuses.
+    nearest = near_and_far(replace(attack, targets=0)(victim, batch, budget, DRAWS).images)
+    assert 1 in nearest.logits.argmax(1)
+
+
+@pytest.mark.parametrize("more", [{"restarts": 3}, {"eta": (0.1, 1.0)}, {"targets": 3}])
 def test_more_starts_and_more_etas_never_do_worse(
     patterns: Batch, build_network: Callable[[Rejector], nn.Module], more: dict[str, object]
 ) -> None:
