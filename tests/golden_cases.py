@@ -136,6 +136,15 @@ REJECTORS = {
     "atro": ["atro"],
     "rr": ["rr", "rr(form=difference)", "rr(form=head)", "rr(form=confidence)", "rr(score=con)", "rr(tau=0.5)"],
     "coupled": ["coupled"],
+    "energy": ["energy", "energy(tau=2)"],
+    "max-logit": ["max-logit"],
+    "max-logit-pnorm": ["max-logit-pnorm", "max-logit-pnorm(p=3)"],
+    "entropy": ["entropy"],
+    "margin": ["margin"],
+    "doctor": ["doctor"],
+    "rel-u": ["rel-u", "rel-u(tau=2,weight=0.7)"],
+    "knn": ["knn", "knn(k=3,references=40)"],
+    "vim": ["vim", "vim(dimensions=4)"],
 }
 FRAMEWORKS = {
     "standard": [("standard", "confidence"), ("standard", "rr")],

@@ -5,13 +5,22 @@ from rrbench_baselines.atro import Atro, AtroTraining
 from rrbench_baselines.carl import Carl, CarlTraining
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.coupled import Coupled
+from rrbench_baselines.doctor import Doctor
 from rrbench_baselines.ebd import Ebd
+from rrbench_baselines.energy import Energy
+from rrbench_baselines.entropy import Entropy
 from rrbench_baselines.gda import Gda, GdaStar, Gmm
 from rrbench_baselines.kd import Kd
+from rrbench_baselines.knn import Knn
 from rrbench_baselines.lid import Lid
+from rrbench_baselines.margin import Margin
+from rrbench_baselines.max_logit import MaxLogit
+from rrbench_baselines.max_logit_pnorm import MaxLogitPnorm
+from rrbench_baselines.rel_u import RelU
 from rrbench_baselines.rr import RR
 from rrbench_baselines.snet import Snet
 from rrbench_baselines.t_con import TCon
+from rrbench_baselines.vim import Vim
 
 REJECTORS: RejectorTable = {
     "confidence": Confidence,
@@ -32,6 +41,16 @@ REJECTORS: RejectorTable = {
     "confidence-in-lrr": "rr(form=confidence)",
     "r-con-sub": "rr(form=difference)",
     "rr-nosg": "rr(stop_gradient=false)",
+    # Not in the paper: they read any trained network, and cost no training.
+    "energy": Energy,
+    "max-logit": MaxLogit,
+    "max-logit-pnorm": MaxLogitPnorm,
+    "entropy": Entropy,
+    "margin": Margin,
+    "doctor": Doctor,
+    "rel-u": RelU,
+    "knn": Knn,
+    "vim": Vim,
 }
 
 # CARL and ATRO bring a training of their own.
