@@ -113,6 +113,7 @@ class Rejector(ABC):
     )  # settings used only after training: changing them needs no new one
     trains_as: ClassVar[str] = ""  # the name of the rejector whose training this class inherits unchanged
     is_oracle: ClassVar[bool] = False  # looks at the label: a bound, not a defence
+    is_constant: ClassVar[bool] = False  # the same certainty for every input: a reference, not a defence
     own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     scores: ClassVar[str] = ""  # one line: what the certainty is
@@ -185,6 +186,9 @@ class Victim(NamedTuple):
         """Return the rejector's certainty, an oracle's included, with a gradient wherever the logits have one."""
         certainty = self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
         if outputs.logits.requires_grad and torch.is_grad_enabled() and not certainty.requires_grad:
+            if self.rejector.is_constant:
+                # Its slope is 0 by its own word: what else an objective climbs is all that there is to climb.
+                return certainty + 0 * outputs.logits.sum(1)
             # An objective's other terms have one: the ascent would go on without the rejector and look adaptive.
             raise CellError(
                 f"the certainty of {self.rejector!r} has no gradient: it cannot be attacked by following one"

@@ -136,6 +136,7 @@ REJECTORS = {
     "atro": ["atro"],
     "rr": ["rr", "rr(form=difference)", "rr(form=head)", "rr(form=confidence)", "rr(score=con)", "rr(tau=0.5)"],
     "coupled": ["coupled"],
+    "never-reject": ["never-reject"],
     "energy": ["energy", "energy(tau=2)"],
     "max-logit": ["max-logit"],
     "max-logit-pnorm": ["max-logit-pnorm", "max-logit-pnorm(p=3)"],

@@ -16,6 +16,7 @@ from rrbench_baselines.lid import Lid
 from rrbench_baselines.margin import Margin
 from rrbench_baselines.max_logit import MaxLogit
 from rrbench_baselines.max_logit_pnorm import MaxLogitPnorm
+from rrbench_baselines.never_reject import NeverReject
 from rrbench_baselines.rel_u import RelU
 from rrbench_baselines.rr import RR
 from rrbench_baselines.snet import Snet
@@ -41,6 +42,7 @@ REJECTORS: RejectorTable = {
     "confidence-in-lrr": "rr(form=confidence)",
     "r-con-sub": "rr(form=difference)",
     "rr-nosg": "rr(stop_gradient=false)",
+    "never-reject": NeverReject,
     # Not in the paper: they read any trained network, and cost no training.
     "energy": Energy,
     "max-logit": MaxLogit,

@@ -46,7 +46,8 @@ OTHERS = [
     ("rr(stop_gradient=false)", "pgd-at"),
 ]
 # Not in the paper; the plugin of the tests comes with everybody's.
-MORE = ["energy", "max-logit", "max-logit-pnorm", "entropy", "margin", "doctor", "rel-u", "knn", "vim", "outside-gap"]
+MORE = ["energy", "max-logit", "max-logit-pnorm", "entropy", "margin", "doctor", "rel-u", "knn", "vim"]
+MORE += ["never-reject", "outside-gap"]
 
 
 @pytest.mark.parametrize("config", [QUICK, PAPER], ids=["quick", "paper"])
