@@ -117,6 +117,8 @@ ATTACKS = {
     "selective-pgd": ["selective-pgd(steps=4)", "selective-pgd(steps=4,beyond=false)"],
     "rejection-loss": ["rejection-loss(steps=4,restarts=1)", "rejection-loss(form=and,steps=4,restarts=1)"],
     "apgd-reject": ["apgd-reject(steps=6)", "apgd-reject(steps=6,targets=2)"],
+    "square-reject": ["square-reject(queries=12)"],
+    "ace": ["ace"],
     "over-reject": ["over-reject(steps=6,searches=3,restarts=2)"],
     "worst-case": ["worst-case"],
 }

@@ -1,6 +1,7 @@
 """The attacks of rrbench: one attack, one small file; this table is the whole list."""
 
 from rrbench.protocols import AttackTable
+from rrbench_attacks.ace import Ace
 from rrbench_attacks.adaptive import Adaptive
 from rrbench_attacks.apgd_reject import ApgdReject
 from rrbench_attacks.autoattack import AutoAttack
@@ -13,6 +14,7 @@ from rrbench_attacks.orthogonal_pgd import OrthogonalPgd, SelectivePgd
 from rrbench_attacks.over_reject import OverReject
 from rrbench_attacks.pgd import Pgd
 from rrbench_attacks.rejection_loss import RejectionLoss
+from rrbench_attacks.square_reject import SquareReject
 from rrbench_attacks.worst_case import WorstCase
 
 ATTACKS: AttackTable = {
@@ -30,6 +32,8 @@ ATTACKS: AttackTable = {
     "selective-pgd": SelectivePgd,
     "rejection-loss": RejectionLoss,
     "apgd-reject": ApgdReject,
+    "square-reject": SquareReject,
+    "ace": Ace,
     "over-reject": OverReject,
     "worst-case": WorstCase,
 }

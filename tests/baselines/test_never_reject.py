@@ -103,3 +103,4 @@ def test_its_worst_case_leaves_the_accuracy_under_the_strongest_attack(tmp_path:
     worst = by_attack.loc["worst-case"]
     assert worst["acc_all"] <= by_attack["acc_all"].drop("worst-case").min()
     assert "goes without" not in str(worst["note"])
+    assert not rows["note"].str.contains("gradients are zero").any(), "a constant has none: that is no fault"
