@@ -144,7 +144,13 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     }
     for line in job.plan.dropped:
         runner.report.line(f"left out: {line}")
-    rows = runner.run(job.plan, job.engine)
+    try:
+        rows = runner.run(job.plan, job.engine)
+    except KeyboardInterrupt:
+        there = runner.store.rebuild_rows(runner.report)
+        keys = runner.keys(job.plan.cells)
+        tell_kept(runner, job.plan, f"{sum(key in there for key in keys)} of {len(keys)} cells")
+        raise
     record |= {
         "seconds": round(time.time() - begin, 1),
         "cells": len(rows),
@@ -152,6 +158,12 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     }
     runner.store.add_to_manifest(record, runner.report)
     return rows
+
+
+def tell_kept(runner: Runner, plan: Plan, finished: str) -> None:
+    """Say what an interrupted command leaves in the work folder."""
+    begun = [text for training in plan.checkpoints() if (text := runner.begun(training))]
+    runner.report.line(f"kept in {runner.store.root}: {', '.join([finished, *begun])}")
 
 
 class Options(TypedDict, total=False):

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rrbench.errors import UseError, first_line
-from rrbench.files import replacing, sha256
+from rrbench.files import parse_json, replacing, sha256
 from rrbench.packing import unpack
 
 
@@ -48,7 +48,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UseError(f"checkpoint {path} is neither .safetensors nor .pt")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("rrbench", "{}"))
+            facts = parse_json((file.metadata() or {}).get("rrbench", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {first_line(error)}") from None

@@ -4,7 +4,6 @@ A preset holds values only; no code asks which preset is on. A file may extend a
 """
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from rrbench.errors import UseError
+from rrbench.files import parse_toml
 from rrbench.names import NORMS, convert, unknown
 
 KINDS = ("rejector", "attack", "framework")
@@ -166,8 +166,8 @@ def _checked(preset: str, values: Mapping[str, Any]) -> Config:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(text)
+    except ValueError as error:
         raise UseError(f"{where} is not valid TOML: {error}") from None
     _check_shape(values, {"extends", "about"}, {"run", "metrics", "recipe", *KINDS, "dataset"}, where)
     _check_plugins(values, where)

@@ -12,7 +12,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from rrbench.errors import UseError, first_line
+from rrbench.errors import UseError, brief, first_line
 from rrbench.progress import Report
 from rrbench.protocols import Outputs
 
@@ -28,10 +28,10 @@ def find_device(name: str, *, is_here: bool = True) -> torch.device:
         device = torch.device(name)
         if is_here:
             torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UseError(f"device {name!r} cannot be used: {first_line(error)}") from None
-    if not is_here and device.index is not None:
-        raise UseError(f"the engine places the work: give --device {device.type}, not {name}")
+    except Exception as error:  # each kind of device that this PyTorch is built without fails in its own way
+        raise UseError(f"device {brief(name)} cannot be used: {first_line(error)}") from None
+    if not is_here and (device.index is not None or device.type not in ("cpu", "cuda")):
+        raise UseError(f"the engine places the work: give --device cpu or cuda, not {brief(name)}")
     return device
 
 

@@ -1,5 +1,23 @@
 """The two ways rrbench refuses: wrong use, or one cell that cannot be measured; and the way it stops in time."""
 
+LONGEST_LINE = 400  # letters; what is longer hides what it says
+
+
+def one_line(text: str) -> str:
+    """Return a message as one line that a terminal shows as it is: no line breaks, no control codes, not too long."""
+    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    half = LONGEST_LINE // 2
+    return shown if len(shown) <= LONGEST_LINE else f"{shown[:half]} ... {shown[-half:]}"
+
+
+def brief(value: object, most: int = 80) -> str:
+    """Show a value that others gave, as a message can hold it."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python prints no number of more than 4300 digits
+        return f"an {type(value).__name__} too large to show"
+    return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[-most // 6 :]}"
+
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a message, or the error's kind when it has none."""

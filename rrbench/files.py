@@ -1,15 +1,33 @@
-"""Writing so that a crash or a full disk never leaves half a file, and hashing what was written."""
+"""Writing so that a crash or a full disk never leaves half a file, reading what others wrote, and hashing it."""
 
 import hashlib
 import json
 import os
+import re
+import shutil
 import tempfile
+import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rrbench.errors import UseError
+from rrbench.numbers import read_whole
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there nothing tells a dead writer from a living one, and nothing is swept
+    fcntl = None  # type: ignore[assignment]
+
+WRITING = ".writing"  # how the name of a temporary folder ends
+HELD = "held"  # the file in it that its writer holds a lock on, which the system frees when the writer dies
+GRACE = 3600  # seconds in which a writer has surely come to hold it
+DEEPEST = 50  # brackets within brackets; ours have a handful
+
+_DOTTED = re.compile(rf"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){{{DEEPEST}}}""")
 
 
 @dataclass(frozen=True)
@@ -27,10 +45,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A folder: who writes may put temporary files of its own beside its file.
-        with tempfile.TemporaryDirectory(
-            dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True
-        ) as folder:
-            temporary = Path(folder) / "new"
+        with temporary_folder(path.parent, path.name) as folder:
+            temporary = folder / "new"
             yield temporary
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -38,6 +54,66 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
     except OSError as error:
         raise UseError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Give a folder that goes when its writer is done; where that one is killed, the next `sweep` removes it."""
+    with tempfile.TemporaryDirectory(
+        dir=parent, prefix=f".{name}.", suffix=WRITING, ignore_cleanup_errors=True
+    ) as folder:
+        handle = _hold(Path(folder))
+        try:
+            yield Path(folder)
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a file in a folder; it has its name only once it is locked, so that nobody finds it free before."""
+    if fcntl is None:
+        return None
+    handle = os.open(folder / "free", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(folder / "free", folder / HELD)
+    except OSError:  # a file system without locks
+        os.close(handle)
+        return None
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def sweep(parent: Path) -> None:
+    """Remove the temporary folders that killed writers left in a folder, and none of a living one."""
+    for folder in parent.glob(f".*{WRITING}"):
+        if not folder.is_symlink() and folder.is_dir() and _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Tell whether the writer of a temporary folder is dead."""
+    if fcntl is None:
+        return False
+    try:
+        handle = os.open(folder / HELD, os.O_RDWR)
+    except FileNotFoundError:  # its writer has only just begun, or died then
+        try:
+            return time.time() - folder.stat().st_mtime > GRACE
+        except OSError:
+            return False  # it is gone
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -54,9 +130,49 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> object:
     """Read JSON; a broken file is named in one line."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UseError(f"cannot read {path}: {error}") from None
+
+
+def parse_json(text: str) -> Any:
+    """Read JSON that anybody may have written; what cannot be read or computed with is a ValueError."""
+    try:
+        return _not_deep(json.loads(text, parse_int=read_whole))
+    except RecursionError:
+        raise ValueError(f"nested more than {DEEPEST} deep") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Read TOML that anybody may have written; what cannot be read is a ValueError."""
+    if _DOTTED.search(text):  # the time that tomllib takes for one grows with the square of its length
+        raise ValueError(f"nested more than {DEEPEST} deep")
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested more than {DEEPEST} deep") from None
+    _not_deep(values)
+    return values
+
+
+def _not_deep(value: object) -> object:
+    """Return a value, if code that goes through it call by call will come to an end."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            item
+            for part in level
+            if isinstance(part, dict | list)
+            for item in (part.values() if isinstance(part, dict) else part)
+        ]
+    if level:
+        raise ValueError(f"nested more than {DEEPEST} deep")
+    return value
+
+
+def is_plain_name(name: str) -> bool:
+    """Tell whether a name that anybody may have written is a file's in the folder at hand, and leads nowhere else."""
+    return name not in ("", ".", "..") and not set(name) & {"/", "\\", ":"} and name.isprintable()
 
 
 def sha256(path: Path) -> str:

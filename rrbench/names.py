@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, brief
+from rrbench.numbers import read_fraction, read_whole
 
 NORMS = ("linf", "l2")
 Value = str | int | float | bool | Fraction | None | tuple[float | Fraction, ...]
@@ -84,7 +85,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UseError:
     """Say that `name` is not known, and which names are near."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:12]
-    return UseError(f"unknown {kind} {name!r}; near: {', '.join(near)}" if near else f"unknown {kind} {name!r}")
+    return UseError(f"unknown {kind} {brief(name)}" + (f"; near: {', '.join(near)}" if near else ""))
 
 
 def settings_of(plugin: type) -> dict[str, tuple[object, object]]:
@@ -104,7 +105,7 @@ def convert(value: object, hint: object, where: str) -> Value:
     try:
         return _convert(value, hint)
     except (ValueError, TypeError, ArithmeticError):
-        raise UseError(f"{where} cannot be {value!r}; expected {_describe(hint)}") from None
+        raise UseError(f"{where} cannot be {brief(value)}; expected {_describe(hint)}") from None
 
 
 def _convert(value: object, hint: object) -> Value:
@@ -129,15 +130,16 @@ def _convert(value: object, hint: object) -> Value:
     if hint is str:
         return str(value)
     if hint is float:
-        number = float(Fraction(value)) if isinstance(value, str) and "/" in value else float(typing.cast(float, value))
+        is_ratio = isinstance(value, str) and "/" in value
+        number = float(read_fraction(typing.cast(str, value)) if is_ratio else typing.cast(float, value))
         if not math.isfinite(number):
             raise ValueError
         return number
     # A float would be cut to a whole number, or make a fraction that nobody wrote.
     if hint is int and isinstance(value, int | str):
-        return int(value)
+        return read_whole(value)
     if hint is Fraction and isinstance(value, int | str | Fraction):
-        return Fraction(value)
+        return read_fraction(value)
     raise TypeError
 
 
@@ -240,9 +242,9 @@ def parse_budget(text: str, shape: Sequence[int] | None = None) -> tuple[str, Fr
     if norm not in NORMS or not colon:
         raise UseError(f"cannot read budget {text!r}; write a norm and a radius such as linf:8/255 or l2:128/255")
     try:
-        exact = Fraction(radius)
-    except (ValueError, ZeroDivisionError):
-        raise UseError(f"cannot read the radius of budget {text!r}; write a fraction such as 8/255") from None
+        exact = read_fraction(radius)
+    except ValueError:
+        raise UseError(f"cannot read the radius of budget {brief(text)}; write a fraction such as 8/255") from None
     if exact < 0:
         raise UseError(f"budget {text!r} has a negative radius")
     if norm == "linf" and exact > 1:

@@ -7,7 +7,7 @@ from typing import cast
 from rrbench.cells import Cell, Plan, Training, training_key
 from rrbench.config import Config
 from rrbench.errors import UseError
-from rrbench.names import Choice, long_form, parse, parse_budget
+from rrbench.names import Choice, convert, long_form, parse, parse_budget
 from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, Norm, Rejector
 from rrbench.registry import build, check_names, choose, expand, find, table
 
@@ -36,7 +36,9 @@ def make_plan(request: Request, config: Config) -> Plan:
     cells: dict[Cell, None] = {}
     if not request.seeds:
         raise UseError("no seed given")
-    if request.limit is not None and request.limit < 1:
+    for seed in request.seeds:
+        convert(seed, int, "a seed")
+    if request.limit is not None and convert(request.limit, int, "--limit") != max(request.limit, 1):
         raise UseError(f"--limit must be at least 1, not {request.limit}")
     check_names(config)
     for text in request.datasets or (config.run.dataset,):

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
 
 Advance = Callable[[float], None]
@@ -36,8 +36,9 @@ class Lines:
 
     def line(self, text: str) -> None:
         """Print a line to stderr."""
-        sys.stderr.write(f"{text}\n")  # in one piece: other threads write too
-        sys.stderr.flush()
+        with suppress(OSError):  # work goes on where nobody can be told
+            sys.stderr.write(f"{text}\n")  # in one piece: other threads write too
+            sys.stderr.flush()
 
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:

@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from rrbench.config import KINDS, Config
 from rrbench.contract import BASES, check_entry, check_inherited, check_instance
 from rrbench.errors import CellError, UseError, first_line
-from rrbench.names import Choice, convert, long_form, parse, resolve, settings_of, unknown
+from rrbench.names import Call, Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
 from rrbench.revisions import OURS, Revision, outside_revision
 
@@ -121,7 +121,7 @@ def restore(kind: str, saved: Sequence[Any]) -> Choice:
 
 
 def check_names(config: Config) -> None:
-    """Refuse a section for a plugin that is not installed, and a setting that the plugin does not have."""
+    """Refuse a section for a plugin that is not installed, and a setting that the plugin does not have or take."""
     datasets = config.values.get("dataset", {})
     for name in datasets:
         find("dataset", name)
@@ -129,9 +129,12 @@ def check_names(config: Config) -> None:
         for kind in KINDS:
             for name, settings in part.get(kind, {}).items():
                 known = settings_of(find(kind, name))
-                for key in settings:
+                for key, value in settings.items():
                     if key not in known:
                         raise unknown(f"setting of {kind} {name!r}", key, known)
+                    convert(value, known[key][0], f"{kind} {name!r}: setting {key!r}")
+                if all(key in settings or default is not MISSING for key, (_, default) in known.items()):
+                    build(BASES[kind], resolve(kind, Call(name, None, ()), table(kind).classes, settings))
 
 
 def expand(kind: str, text: str) -> str:

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import json
 import math
 import types
 import typing
@@ -14,8 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rrbench.errors import UseError
-from rrbench.files import write_bytes
+from rrbench.errors import UseError, brief
+from rrbench.files import parse_json, write_bytes
+from rrbench.numbers import read_fraction, read_whole
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def stated(row: ResultRow) -> dict[str, Any]:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
@@ -179,7 +179,6 @@ def is_results(path: Path) -> bool:
 def from_texts(record: Mapping[str, str | None]) -> ResultRow:
     """Make a row from a CSV record; one that was cut off is an error."""
     hints = typing.get_type_hints(ResultRow)
-    Fraction(record["eps"] or 0)
     row = ResultRow(**{name: _value(record[name], hints[name]) for name in COLUMNS})
     check_numbers(row)
     return row
@@ -189,9 +188,10 @@ def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
     """Make a row from a cell file's; a value of another kind than its column's is an error."""
     row = ResultRow(**values)
     for name, kinds in _kinds().items():
-        if not isinstance(getattr(row, name), kinds):
-            raise TypeError(f"{name} is {getattr(row, name)!r}")
-    Fraction(row.eps or 0)
+        value = getattr(row, name)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise TypeError(f"{name} is {brief(value)}")
+    check_numbers(row)
     return row
 
 
@@ -203,14 +203,18 @@ def _kinds() -> dict[str, tuple[type, ...]]:
 
 
 def check_numbers(row: ResultRow) -> None:
-    """Refuse a number that no measurement gives: NaN, a share beyond its range, no inputs."""
+    """Refuse a number that no measurement gives: NaN, a share beyond its range, a negative radius, no inputs."""
+    if read_fraction(row.eps or 0) < 0:
+        raise ValueError(f"eps of {row.rejector} under {row.attack} is {row.eps}")
     for name, value in dataclasses.asdict(row).items():
         if not isinstance(value, int | float):
             continue
+        if isinstance(value, int):
+            read_whole(value)
         most = 100 if name in PERCENTAGES else 1 if name in FRACTIONS else None
         is_share = most is None or -_ROUNDING <= value <= most + _ROUNDING
         if math.isnan(value) or not is_share or (name == "n" and value < 1) or (name == "deploy_n" and value < 0):
-            raise ValueError(f"{name} of {row.rejector} under {row.attack} is {value}")
+            raise ValueError(f"{name} of {row.rejector} under {row.attack} is {brief(value)}")
 
 
 def _value(text: str | None, hint: object) -> typing.Any:
@@ -219,4 +223,4 @@ def _value(text: str | None, hint: object) -> typing.Any:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if text == "" and type(None) in options:
         return None
-    return options[0](text)
+    return read_whole(text) if options[0] is int else options[0](text)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rrbench.arrays import load_arrays
 from rrbench.errors import UseError
+from rrbench.files import is_plain_name
 
 DATA, ATTACKS, SCORES = "data", "attacks", "scores"
 FOLDERS = (DATA, ATTACKS, SCORES)
@@ -53,10 +54,16 @@ class Scores(NamedTuple):
         return {name: getattr(self, name) for name in parts}
 
 
+def is_file_name(name: str) -> bool:
+    """Tell whether a cell may name a file so: one of its three folders' own, and nothing elsewhere."""
+    folder, _, file = name.partition("/")
+    return folder in FOLDERS and file.endswith(".npz") and is_plain_name(file)
+
+
 def file_in(files: Mapping[str, str], folder: str) -> str:
     """Return the one file of a folder that a cell names."""
-    found = [name for name in files if name.startswith(f"{folder}/")]
-    if len(found) != 1 or not found[0].endswith(".npz") or "/" in found[0].removeprefix(f"{folder}/"):
+    found = [name for name in files if is_file_name(name) and name.startswith(f"{folder}/")]
+    if len(found) != 1:
         raise UseError(f"a cell names {len(found)} files in {folder}/ instead of one")
     return found[0]
 
@@ -66,7 +73,7 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     data, attack, own = (load_arrays(root / file_in(files, folder)) for folder in FOLDERS)
     none = np.empty(0)
     try:
-        return Scores(
+        scores = Scores(
             **{name: data[name] for name in ("ids", "labels", "held_out")},
             **{name: attack[name] for name in ("logits", "head")},
             distances=attack.get("distances", none),
@@ -75,6 +82,36 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
         )
     except KeyError as error:
         raise UseError(f"the files of a cell lack {error}") from None
+    wrong = _misshapen(scores)
+    if wrong:
+        raise UseError(f"the files of a cell ({', '.join(files)}) hold {wrong}")
+    return scores
+
+
+def _misshapen(scores: Scores) -> str:
+    """Say what is wrong with arrays that anybody may have written: their kinds, shapes or values; else nothing."""
+    count = len(scores.ids) if scores.ids.ndim else 0
+    some = (count,) if scores.distances.size or scores.reached.size else (0,)
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {
+        **dict.fromkeys(("ids", "labels"), ("i", (count,))),
+        "held_out": ("b", (count,)),
+        **dict.fromkeys(("logits", "head"), ("f", (count, -1))),  # of any width
+        "distances": ("f", some),
+        "reached": ("b", some),
+        **dict.fromkeys(("certainty", "boldest_certainty"), ("f", (count,))),
+        "threshold": ("f", ()),
+    }
+    for name, (kind, shape) in wanted.items():
+        array = getattr(scores, name)
+        fits = array.ndim == len(shape)
+        fits = fits and all(size in (-1, found) for size, found in zip(shape, array.shape, strict=True))
+        if array.dtype.kind != kind or not fits:
+            return f"{name} of type {array.dtype} and shape {array.shape} for {count} inputs"
+    if count == 0:
+        return "no input"
+    if scores.labels.min() < 0 or scores.labels.max() >= scores.logits.shape[1]:
+        return f"labels beyond the {scores.logits.shape[1]} classes"
+    return "NaN certainties" if np.isnan(scores.certainty).any() else ""
 
 
 def read_images(root: Path, files: Mapping[str, str]) -> NDArray[np.float32]:

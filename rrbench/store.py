@@ -28,10 +28,10 @@ from rrbench.arrays import save_arrays as save_arrays
 from rrbench.deadline import Deadline
 from rrbench.doubts import with_doubts
 from rrbench.errors import StoppedError, UseError
-from rrbench.files import Files, read_json, sha256, write_bytes, write_json
+from rrbench.files import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import ResultRow, from_json, write_rows
-from rrbench.scores import ATTACKS, SCORES
+from rrbench.scores import ATTACKS, SCORES, is_file_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +62,15 @@ class Store:
         self._hashes: dict[tuple[str, int, int], str] = {}
 
     def prepare(self) -> None:
-        """Make the folder; one that cannot be written to is refused before any work is done."""
+        """Make the folder and sweep it; one that cannot be written to is refused before any work is done."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / "locks").mkdir(exist_ok=True)
         except OSError as error:
             raise UseError(f"cannot use {self.root} as a work folder: {error.strerror or error}") from None
         write_bytes(self.root / "locks" / "writable", b"")
+        for folder in (self.root, *(place for place in self.root.iterdir() if place.is_dir())):
+            sweep(folder)
 
     def checkpoint_files(self, key: str) -> Files:
         """Return where a training writes."""
@@ -234,6 +236,9 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         row_sha256 = value.pop("row_sha256")
         record = CellRecord(**{**value, "row": from_json(value["row"])})
         if not all(isinstance(part, dict) for part in (record.cell, record.files)):
+            raise TypeError
+        texts = (record.key, record.attack, row_sha256, *record.files.values())
+        if not all(isinstance(text, str) for text in texts) or not all(map(is_file_name, record.files)):
             raise TypeError
         return record, row_sha256
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError):

@@ -82,6 +82,14 @@ class Supply:
                     self._train(training, files)
         return self._read(training, source)
 
+    def begun(self, training: Training) -> str:
+        """Say how far a training is that has begun and not ended; else nothing."""
+        files = self.store.checkpoint_files(self._training_key(training))
+        if self.source(training).path.is_file() or not files.resume.is_file():
+            return ""
+        done = read_checkpoint(files.resume).facts["epoch"]
+        return f"{training.trained_as} up to epoch {done} of {training.recipe.epochs}"
+
     def _train(self, training: Training, files: Files) -> None:
         """Train to the end of the recipe, or to the first epoch that ends after the deadline."""
         count = training.recipe.epochs

@@ -1,14 +1,23 @@
 """The command line: one file per command; parsing only; heavy imports inside the commands."""
 
+import errno
+import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
 from rrbench.cli import bench, check, data, figure, listing, new, report, run, table, train, verify
-from rrbench.errors import CellError, UseError
+from rrbench.errors import CellError, UseError, brief, one_line
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
+TERMINATED = 143  # 128 and the number of SIGTERM, as INTERRUPTED has that of SIGINT
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,30 +42,83 @@ app.add_typer(new.app, name="new")
 
 def main() -> None:
     """Run a command; what goes wrong is one line on stderr and exit code 2, or 1 for a failed cell."""
-    warnings.showwarning = lambda message, *rest, **more: print(f"rrbench: warning: {message}", file=sys.stderr)
-    try:
-        code = app(prog_name="rrbench", standalone_mode=False)
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
-    except UseError as error:
-        _stop(str(error), 2)
-    except CellError as error:
-        _stop(str(error), 1)
-    except KeyboardInterrupt:
-        _stop("interrupted; run the same command again to go on", INTERRUPTED)
-    except Exception as error:
-        # Typer brings its own copy of click, so a usage error is known by what it can do.
-        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
-            raise
-        message, context = error.format_message(), getattr(error, "ctx", None)
-        if "\n" in message:  # no command at all: its help
-            print(message, file=sys.stderr)
-            sys.exit(error.exit_code)
-        where = f"; see {context.command_path} --help" if context else ""
-        _stop(message.rstrip(".") + where, error.exit_code)
+    warnings.showwarning = lambda message, *rest, **more: _tell(f"rrbench: warning: {one_line(str(message))}")
+    with _terminable() as terminated:
+        try:
+            _check_words(sys.argv[1:])
+            code = app(prog_name="rrbench", standalone_mode=False)
+            sys.stdout.flush()
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
+            sys.exit(code if isinstance(code, int) else 0)
+        except UseError as error:
+            stop(str(error), 2)
+        except CellError as error:
+            stop(str(error), 1)
+        except KeyboardInterrupt:
+            how, code = ("terminated", TERMINATED) if terminated else ("interrupted", INTERRUPTED)
+            stop(f"{how}; run the same command again to go on", code)
+        except OSError as error:
+            _stop_for(error)
+        except Exception as error:
+            # Typer brings its own copy of click, so a usage error is known by what it can do.
+            if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+                raise
+            message, context = error.format_message(), getattr(error, "ctx", None)
+            if type(error).__name__ == "NoArgsIsHelpError":
+                _tell(message)
+                sys.exit(error.exit_code)
+            where = f"; see {context.command_path} --help" if context else ""
+            stop(message.rstrip(".") + where, error.exit_code)
 
 
-def _stop(message: str, code: int) -> None:
-    print(f"rrbench: {message}", file=sys.stderr)
+def stop(message: str, code: int) -> NoReturn:
+    """Say why in one line, and exit."""
+    _tell(f"rrbench: {one_line(message)}")
     sys.exit(code)
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # the exit code says it too
+        print(text, file=sys.stderr, flush=True)
+
+
+def _check_words(words: Iterable[str]) -> None:
+    """Refuse what could be neither printed nor written into a manifest."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = repr(os.fsencode(word))[1:]
+            raise UseError(f"{shown} is not UTF-8") from None
+
+
+def _stop_for(error: OSError) -> NoReturn:
+    """Exit for what the system refused: to print the results, or something about a file."""
+    if error.filename is not None:
+        stop(f"{brief(str(error.filename))}: {error.strerror or error}", 2)
+    # Files have names, so it was stdout. What is left of the output would be tried again when Python ends.
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:  # who read it has gone
+        sys.exit(1)
+    stop(f"cannot print: {error.strerror or error}", 2)
+
+
+@contextmanager
+def _terminable() -> Iterator[list[int]]:
+    """Have SIGTERM end a command as Ctrl-C does, so that what is finished is kept; say whether it came."""
+    came: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from rrbench.cli import options
-from rrbench.errors import UseError
+from rrbench.errors import UseError, brief
+from rrbench.numbers import read_whole
 
 
 def run(
@@ -114,17 +115,17 @@ def parse_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...]:
     if seeds is None:
         return (0 if seed is None else seed,)
     try:
-        return tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
+        return tuple(dict.fromkeys(read_whole(part) for part in seeds.split(",")))
     except ValueError:
-        raise UseError(f"cannot read --seeds {seeds!r}; write whole numbers such as 0,1,2") from None
+        raise UseError(f"cannot read --seeds {brief(seeds)}; write whole numbers such as 0,1,2") from None
 
 
 def parse_workers(text: str | None) -> tuple[int, ...]:
     """Read --workers."""
     try:
-        counts = tuple(int(part) for part in text.split(",")) if text is not None else ()
+        counts = tuple(read_whole(part) for part in text.split(",")) if text is not None else ()
     except ValueError:
         counts = (0,)
     if any(count < 1 for count in counts):
-        raise UseError(f"cannot read --workers {text!r}; write whole numbers from 1 on, such as 1,8,64")
+        raise UseError(f"cannot read --workers {brief(text)}; write whole numbers from 1 on, such as 1,8,64")
     return counts

@@ -43,7 +43,7 @@ def train(
 
     Example: rrbench train --framework pgd-at --rejector rr,ebd --dataset cifar10 --network resnet18 --epochs 110
     """
-    from rrbench.api import prepare
+    from rrbench.api import prepare, tell_kept
     from rrbench.engines.beside import beside, default_jobs
     from rrbench.progress import reporter
     from rrbench.zoo.pack import add
@@ -81,7 +81,12 @@ def train(
         except Exception as error:
             raise CellError(f"trained, in {checkpoint.path}, but not packed: {reason(error)}") from None
 
-    ended = beside(runner, trainings, work, jobs or default_jobs(runner.device))
+    try:
+        ended = beside(runner, trainings, work, jobs or default_jobs(runner.device))
+    except KeyboardInterrupt:
+        done = sum(runner.source(training).path.is_file() for training in trainings)
+        tell_kept(runner, job.plan, f"{done} of {len(trainings)} checkpoints")
+        raise
     for each in ended:
         if each.result is not None:
             _print(each.training, *each.result, pack)

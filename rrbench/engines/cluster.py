@@ -1,8 +1,10 @@
 """The engine `ray`: units are done by workers that Ray places on the GPUs, or cores, of one machine or many."""
 
 import os
+import signal
 import socket
 import sys
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -68,6 +70,7 @@ def _connected(address: str | None) -> Iterator[None]:
         return
     if address not in (None, "auto"):
         _knock(str(address))
+    ends_on_sigterm = signal.getsignal(signal.SIGTERM)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address is None:
@@ -78,6 +81,9 @@ def _connected(address: str | None) -> Iterator[None]:
         where = "start a Ray cluster" if address is None else f"join the Ray cluster at {address}"
         raise UseError(f"cannot {where}: {first_line(error)}") from None
     try:
+        # Ray has put a handler of its own there, which would exit without a word and without this clean-up.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ends_on_sigterm)
         yield
     finally:
         ray.shutdown()

@@ -3,7 +3,6 @@
 Labels alone do not say it: they print only what differs from a preset, and `--config` may change the preset itself.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from fractions import Fraction
@@ -13,7 +12,9 @@ from typing import Any
 from rrbench.catalogue import plugin_name, plugins
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
+from rrbench.files import parse_json
 from rrbench.names import parse, show
+from rrbench.numbers import read_fraction
 from rrbench.paper.wanted import Wanted
 from rrbench.revisions import is_current
 from rrbench.rows import ResultRow, order
@@ -90,7 +91,7 @@ def _recipe(wanted: Wanted) -> Settings:
 @cache
 def _settings(text: str) -> dict[str, dict[str, str]]:
     """Read a row's settings as they would be typed."""
-    value = json.loads(text)
+    value = parse_json(text)
     parts = {kind: value[kind] for kind in ("framework", "rejector", "attack")}
     parts["recipe"] = value.get("recipe", {})  # a checkpoint from elsewhere has none
     return {kind: {key: _typed(item) for key, item in part.items()} for kind, part in parts.items()}
@@ -110,8 +111,8 @@ def same(one: str, other: str) -> bool:
 
 def _number(text: str) -> Fraction | None:
     try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
+        return read_fraction(text)
+    except ValueError:
         return None
 
 

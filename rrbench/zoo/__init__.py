@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from rrbench.errors import UseError
-from rrbench.files import read_json, write_json
+from rrbench.errors import UseError, brief
+from rrbench.files import is_plain_name, read_json, write_json
 
 EMBEDDED = Path(__file__).resolve().parent
 KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # what JSON gives for a field of an entry
@@ -47,13 +47,17 @@ def entries(folder: Path) -> list[Entry]:
         return []
     try:
         found = [Entry(**value) for value in cast(list[dict[str, Any]], read_json(path))]
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise UseError(f"{path} is no zoo index of this version: {error}") from None
+    for entry in found:
+        # A name that leads elsewhere would have others' files read, or taken for a network.
+        if not isinstance(entry.file, str) or not is_plain_name(entry.file):
+            raise UseError(f"{path} is no zoo index: it names {brief(entry.file)}, no file beside it")
     kinds = {field.name: KINDS[field.type] for field in fields(Entry) if field.type in KINDS}
     for entry in found:
         for name, kind in kinds.items():
             if not isinstance(getattr(entry, name), kind):
-                raise UseError(f"{path} is no zoo index: {name} of an entry is {getattr(entry, name)!r}")
+                raise UseError(f"{path} is no zoo index: {name} of an entry is {brief(getattr(entry, name))}")
     return found
 
 

@@ -14,6 +14,7 @@ from rrbench.cells import Training
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import Instrumented, make_twin, place
 from rrbench.errors import UseError
+from rrbench.files import sweep
 from rrbench.packing import pack, unpack
 from rrbench.protocols import DataSource, Rejector
 from rrbench.registry import build
@@ -31,6 +32,7 @@ def add(folder: Path, supply: Supply, training: Training, checkpoint: Checkpoint
     One that was packed before is left as it is: a training that is run again need not pay for it.
     """
     with _locked(folder):
+        sweep(folder)
         for entry in entries(folder):
             if entry.key == training.key and _source(folder / entry.file) == checkpoint.sha256:
                 return entry

@@ -5,6 +5,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import time
@@ -13,16 +14,20 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from rrbench import api
+from rrbench import api, runner
 from rrbench.checkpoints import read_checkpoint
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
+from rrbench.evaluation import run_attack
+from rrbench.frameworks.standard import Standard
 from rrbench.progress import Silent
+from rrbench.protocols import Batch, Draws, Victim
+from rrbench.registry import table
 from rrbench.rows import ResultRow, read_rows
 from rrbench.store import Store
 from rrbench.verify import verify_folder
@@ -129,6 +134,81 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
 
 def finished(resume: Path) -> int:
     return int(read_checkpoint(resume).facts["epoch"])
+
+
+def test_a_run_sweeps_what_killed_writers_left(bench: Any) -> None:
+    left = bench.out / "cells" / ".a.json.x.writing"
+    left.mkdir(parents=True)
+    (left / "held").touch()
+    (left / "new").write_bytes(b"half")
+    bench.measure("confidence", "clean")
+    assert not left.exists()
+
+
+def last_lines(answer: Any, count: int) -> list[str]:
+    return lines(answer.err)[-count:]
+
+
+@pytest.mark.parametrize("word", ["interrupted", "terminated"])
+def test_a_signal_ends_a_run_with_what_is_kept(
+    command: Any, bench: Any, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    left = 2
+    number, code = {"interrupted": (signal.SIGINT, 130), "terminated": (signal.SIGTERM, 143)}[word]
+
+    def dying(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        return run_attack(*arguments)
+
+    monkeypatch.setattr(runner, "run_attack", dying)
+    before = signal.getsignal(signal.SIGTERM)
+    words = ["run", *bench.arguments(), "--rejectors", "confidence,t-con", "--attacks", "pgd1,pgd2"]
+    answer = command(*words)
+    assert answer.code == code
+    assert answer.out == ""
+    assert last_lines(answer, 2) == [
+        f"kept in {bench.out}: 2 of 6 cells",
+        f"rrbench: {word}; run the same command again to go on",
+    ]
+    assert len(read_rows(bench.out)) == 2
+    assert not list(bench.out.rglob("*.writing"))
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert command(*words).code == 0
+    assert len(read_rows(bench.out)) == 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Dying(Standard):
+    """Standard training that is terminated at a chosen step, whichever thread makes it."""
+
+    fuse: ClassVar[int] = -1
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> torch.Tensor:
+        type(self).fuse -= 1
+        if self.fuse == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().__call__(victim, batch, draws)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_sigterm_ends_trainings_with_what_is_kept(
+    command: Any, empty: Any, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    monkeypatch.setitem(table("framework").classes, "dying", Dying)
+    monkeypatch.setattr(Dying, "fuse", 23)  # nine steps an epoch
+    arguments = ["train", "--config", empty.config, "--out", empty.out, "--device", "cpu", "--epochs", 9]
+    answer = command(*arguments, "--framework", "dying", "--rejector", "rr,ebd", "--jobs", jobs)
+    assert answer.code == 143
+    kept, last = last_lines(answer, 2)
+    assert last == "rrbench: terminated; run the same command again to go on"
+    found = re.fullmatch(rf"kept in {empty.out}: 0 of 2 checkpoints(, dying\+(rr|ebd) up to epoch [1-8] of 9)+", kept)
+    assert found
+    assert 1 <= kept.count("epoch") <= jobs
+    assert not list(empty.out.rglob("*.writing"))
 
 
 def test_two_runs_on_one_folder_both_finish_and_no_row_is_lost_or_doubled(

@@ -1,12 +1,15 @@
 import errno
 import hashlib
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files import read_json, sha256, write_bytes, write_json
+from rrbench.files import GRACE, read_json, replacing, sha256, sweep, write_bytes, write_json
 
 
 def test_a_file_is_written_into_folders_that_are_made(tmp_path: Path) -> None:
@@ -112,3 +115,59 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     assert sha256(tmp_path / "file.bin") == hashlib.sha256(content).hexdigest()
     with pytest.raises(UseError, match=r"^cannot read [^\n]*missing: No such file"):
         sha256(tmp_path / "missing")
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from rrbench.files import replacing
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(b"half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_temporary_folder_of_a_killed_writer_is_swept_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    other = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "writing\n"
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"whole")
+        sweep(tmp_path)
+        assert len(os.listdir(tmp_path)) == 2, "both write still"
+        other.kill()
+        other.wait()
+        sweep(tmp_path)
+        assert os.listdir(tmp_path) == [temporary.parent.name]
+    assert path.read_bytes() == b"whole"
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
+def test_only_what_writers_made_is_swept(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    for folder in (outside / "held", inside / ".config", inside / ".begun.writing", inside / ".old.writing"):
+        folder.mkdir(parents=True)
+    (inside / ".link.writing").symlink_to(outside)
+    (inside / ".file.writing").write_text("no folder")
+    long_ago = time.time() - GRACE - 1
+    for name in (".config", ".old.writing"):
+        os.utime(inside / name, (long_ago, long_ago))
+    sweep(inside)
+    assert sorted(os.listdir(inside)) == [".begun.writing", ".config", ".file.writing", ".link.writing"]
+    assert (outside / "held").is_dir()
+    sweep(tmp_path / "nowhere")
+
+
+def test_without_locks_a_file_is_written_and_what_is_young_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("rrbench.files.fcntl.flock", refuse)
+    with replacing(tmp_path / "file.bin") as temporary:
+        temporary.write_bytes(b"new")
+        sweep(tmp_path)
+    assert os.listdir(tmp_path) == ["file.bin"]

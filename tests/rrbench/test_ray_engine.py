@@ -1,6 +1,7 @@
 """The engine `ray`: the rows of the engine `local`, whatever dies on the way."""
 
 import logging
+import signal
 import sys
 import threading
 import time
@@ -246,6 +247,18 @@ def test_a_wrong_engine_or_address_is_one_line_and_quick(
     assert (answer.code, answer.out) == (2, "")
     assert reason in answer.err.splitlines()[-1]
     assert time.monotonic() - begin < 10
+
+
+def test_ray_leaves_sigterm_to_who_started_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, lambda *rest: sys.exit(15)))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    try:
+        with engine._connected(None):
+            assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_without_ray_the_engine_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

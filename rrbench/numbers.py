@@ -1,0 +1,46 @@
+"""Reads the numbers that others wrote, within bounds. Imports no torch.
+
+An exact `1e99999999` has a hundred million digits: to compute with it, or to print it, takes hours.
+"""
+
+import math
+import re
+from fractions import Fraction
+
+LONGEST = 200  # letters of a number
+LARGEST_EXPONENT = 320  # a float's smallest is 5e-324
+LARGEST_WHOLE = 2**63 - 1
+
+_EXPONENT = re.compile(r"[eE]\s*([+-]?[\d_]+)")
+
+
+def read_fraction(text: str | int | Fraction) -> Fraction:
+    """Read a number exactly; one that no float comes near to is a ValueError."""
+    if isinstance(text, str):
+        _check_text(text)
+        exponent = _EXPONENT.search(text)
+        if exponent is not None and abs(int(exponent[1])) > LARGEST_EXPONENT:
+            raise ValueError(f"an exponent beyond {LARGEST_EXPONENT}")
+    try:
+        number = Fraction(text)
+        is_in_range = math.isfinite(float(number)) and (number == 0 or float(number) != 0)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+    if not is_in_range:
+        raise ValueError("a number smaller than a float can be")
+    return number
+
+
+def read_whole(text: str | int) -> int:
+    """Read a whole number; one of more than 64 bits is a ValueError."""
+    if isinstance(text, str):
+        _check_text(text)
+    number = int(text)
+    if not -LARGEST_WHOLE - 1 <= number <= LARGEST_WHOLE:
+        raise ValueError("a whole number of more than 64 bits")
+    return number
+
+
+def _check_text(text: str) -> None:
+    if len(text) > LONGEST:
+        raise ValueError(f"a number of {len(text)} letters")
