@@ -144,14 +144,7 @@ class Cell:
 
     def victim_key(self, checkpoint: str) -> str:
         """Hash everything that decides the fitted, calibrated rejector."""
-        revisions = self.revisions()
-        return digest(
-            checkpoint=checkpoint,
-            dataset=identity(self.dataset),
-            rejector=identity(self.rejector),
-            is_attacked=self.is_adaptive,
-            revisions={kind: revisions[kind] for kind in ("dataset", "network", "rejector")},
-        )
+        return victim_key(self.describe(checkpoint, ""))
 
     def key(self, checkpoint: str, precision: str) -> str:
         """Hash everything that decides the row."""
@@ -195,6 +188,24 @@ def attack_key(cell: Mapping[str, Any]) -> str:
 def data_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the measured inputs of a cell that `Cell.describe` describes."""
     return digest(dataset=cell["dataset"], limit=cell["limit"], revision=cell["revisions"]["dataset"])
+
+
+def victim_key(cell: Mapping[str, Any]) -> str:
+    """Return the key of the fitted, calibrated rejector of a cell that `Cell.describe` describes."""
+    return digest(
+        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector")},
+        is_attacked=cell["is_adaptive"],
+        revisions={kind: cell["revisions"][kind] for kind in ("dataset", "network", "rejector")},
+    )
+
+
+# Of a checkpoint's header, what decides the weights.
+_TRAINING = ("dataset", "network", "framework", "training_key", "recipe", "seed", "chooser", "budget")
+
+
+def header_key(facts: Mapping[str, Any]) -> str:
+    """Return the key of the training that a checkpoint's header describes, all of it being of its first revision."""
+    return digest(**{name: facts[name] for name in _TRAINING})
 
 
 @cache

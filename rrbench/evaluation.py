@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rrbench.batching import batch_size, forward, in_batches
+from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
 from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
@@ -358,3 +359,25 @@ def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
         resamples=resamples,
         seed=derive(seed, "bootstrap"),
     )
+
+
+def measured(
+    subject: Subject,
+    victim: Victim,
+    attack: Attack,
+    budget: Budget,
+    attacked: Attacked,
+    metrics: MetricSettings,
+    seed: int,
+) -> tuple[Scores, dict[str, Any]]:
+    """Score an attack's answers, and return the columns of the row that come of it; a rerun compares the same ones."""
+    scores = score(subject, victim, attacked)
+    found = metrics_of(scores, metrics.tpr_rule, metrics.resamples, seed)
+    return scores, {
+        "n": len(scores.labels),
+        **found._asdict(),
+        **distances_of(scores)._asdict(),
+        "note": notes(subject, victim.rejector, attack, budget, attacked),
+        **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
+        "data_sha256": subject.data_sha256,
+    }

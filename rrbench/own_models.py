@@ -17,7 +17,7 @@ from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
 from rrbench.devices import describe, find_precision
 from rrbench.errors import CellError, UseError
-from rrbench.evaluation import Subject, distances_of, fresh_member, metrics_of, notes, run_attack, score
+from rrbench.evaluation import Subject, fresh_member, measured, run_attack
 from rrbench.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.modes import mode
@@ -100,10 +100,9 @@ def evaluate(
         try:
             victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
             attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members)
-            scores = score(subject, victim, attacked)
+            _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed)
         except CellError as error:
             raise UseError(str(error)) from None
-        metrics = metrics_of(scores, config.metrics.tpr_rule, config.metrics.resamples, seed)
         has_budget = bool(chosen_attack.norms)
         rows.append(
             ResultRow(
@@ -117,18 +116,11 @@ def evaluate(
                 eps=str(area.radius) if has_budget and area.radius is not None else "",
                 seed=seed,
                 preset=preset,
-                n=test.size,
-                **metrics._asdict(),
-                **distances_of(scores)._asdict(),
-                note=notes(subject, chosen, chosen_attack, area, attacked),
+                **columns,
                 settings=json.dumps(_all_settings(chosen, chosen_attack, choices), sort_keys=True),
-                seconds=round(attacked.seconds, 3),
-                gradients=round(attacked.gradients, 3),
-                forwards=round(attacked.forwards, 3),
                 device=describe(found),
                 precision=subject.precision,
                 checkpoint_sha256=weights,
-                data_sha256=subject.data_sha256,
                 version=provenance.version(),
                 commit=provenance.commit(),
                 revisions=write(_revisions(rejector, attack, chosen_attack, attack_name, choices)),

@@ -51,5 +51,12 @@ def _is_installed(name: str) -> bool:
 
 
 def machine() -> dict[str, str]:
-    """Describe the machine without naming it."""
-    return {"python": sys.version.split()[0], "system": platform.system(), "architecture": platform.machine()}
+    """Describe the machine without naming it, and how many threads add up its sums."""
+    import torch  # here: this module is also read where torch would cost seconds
+
+    return {
+        "python": sys.version.split()[0],
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }

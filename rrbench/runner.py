@@ -16,17 +16,7 @@ from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, data_key, 
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, reason
-from rrbench.evaluation import (
-    Attacked,
-    Subject,
-    distances_of,
-    fresh_member,
-    metrics_of,
-    notes,
-    run_attack,
-    score,
-    to_numpy,
-)
+from rrbench.evaluation import Attacked, Subject, fresh_member, measured, run_attack, to_numpy
 from rrbench.names import Choice
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
@@ -307,8 +297,8 @@ class Runner(Supply):
         """Turn outputs into a row and write it."""
         attacked = answers.attacked
         victim = self._victim(subject, source, cell)
-        scores = score(subject, victim, attacked)
-        metrics = metrics_of(scores, cell.metrics.tpr_rule, cell.metrics.resamples, cell.seed)
+        attack = build(Attack, cell.attack)
+        scores, columns = measured(subject, victim, attack, budget_of(cell), attacked, cell.metrics, cell.seed)
         described = cell.describe(source.key, self.precision)
         path = self.store.scores_path(cell_key(described))
         files = dict([self.store.add(DATA, data_key(described), scores.of_data())])
@@ -316,15 +306,8 @@ class Runner(Supply):
         files[f"{SCORES}/{path.name}"] = save_arrays(path, scores.of_cell())
         row = dataclasses.replace(
             self._row(cell, checkpoint.facts.get("recipe")),
-            n=len(scores.labels),
-            **metrics._asdict(),
-            **distances_of(scores)._asdict(),
-            note=notes(subject, victim.rejector, build(Attack, cell.attack), budget_of(cell), attacked),
-            seconds=round(attacked.seconds, 3),
-            gradients=round(attacked.gradients, 3),
-            forwards=round(attacked.forwards, 3),
+            **columns,
             checkpoint_sha256=checkpoint.sha256,
-            data_sha256=subject.data_sha256,
         )
         self._save(cell, source, row, files)
 

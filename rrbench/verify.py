@@ -1,40 +1,38 @@
-"""Checks that stored results are what they say: metrics, hashes, replayed images, and on request the attacks."""
+"""Checks that stored results are what they say: keys, metrics, hashes, replayed images, and on request the attacks."""
 
 import dataclasses
-import json
-import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from rrbench import zoo
-from rrbench.cells import attack_key, cell_key, data_key, read_budget
-from rrbench.checkpoints import load_weights, read_checkpoint
+from rrbench import provenance, zoo
+from rrbench.cells import read_budget, victim_key
+from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint
+from rrbench.claims import miscounted, misheaded, miskeyed, mislisted, misnamed, mistrained, not_installed, of_preset
+from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
-from rrbench.devices import Precision, place
+from rrbench.devices import Precision, describe, place
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
 from rrbench.evaluation import (
     KEPT_IMAGES,
+    Attacked,
     Subject,
     certainties,
     check_budget,
     distances_of,
     fresh_member,
     held_out,
+    measured,
     metrics_of,
     run_attack,
-    score,
 )
-from rrbench.files import sha256
-from rrbench.names import long_form, parse
+from rrbench.files import read_json
 from rrbench.progress import Report
 from rrbench.protocols import (
     NO_BUDGET,
@@ -47,42 +45,55 @@ from rrbench.protocols import (
     Outputs,
     Rejector,
     Split,
+    Victim,
 )
-from rrbench.registry import build, expand, restore, table
-from rrbench.revisions import installed, is_current, write
+from rrbench.registry import build, restore
+from rrbench.revisions import installed, is_current
 from rrbench.rows import ResultRow, order, read_rows
-from rrbench.scores import ATTACKS, DATA, SCORES, Scores, file_in, read_images, read_scores
-from rrbench.store import CellRecord, Store
+from rrbench.scores import ATTACKS, Scores, file_in, read_images, read_scores
+from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.tables import budget_text
+from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
 LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
 SUBJECTS = 8  # networks kept at hand
-FLIP_TOLERANCE = 0.005  # share of verdicts that may differ when an attack is repeated elsewhere
+NOT_KEPT = "not kept"  # the network: the row is recomputed only
 
 
 @dataclass
 class Findings:
-    """What a verification did and what it found wrong."""
+    """What a verification did and what it found wrong. A cell counts once: as wrong, failed or one of three others."""
 
     cells: int = 0
+    confirmed: int = 0  # replayed on their checkpoint, on the data set, and where asked attacked again
+    recomputed: int = 0  # recomputed only: a zoo lists their network as not kept
+    unchecked: Counter[str] = field(default_factory=Counter)  # what hindered -> cells
+    wrong: int = 0
     failed: int = 0
-    recomputed: int = 0
-    replayed: int = 0
     rerun: int = 0
-    unfitted: int = 0  # cells whose threshold needs a fit that only a rerun makes
+    unfitted: int = 0  # cells whose certainties and threshold need a fit that only a rerun makes
     superseded: int = 0  # cells of another revision than is installed: what that would say of them tells nothing
-    absent: set[str] = field(default_factory=set)  # checkpoints and data sets that are not here
+    tolerances: set[Tolerance] = field(default_factory=set)  # of the reruns
     problems: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Say what is wrong, what could not be checked, and how strictly attacks were repeated."""
+        missing = [f"not checkable: {count} cells: {reason}" for reason, count in sorted(self.unchecked.items())]
+        return [*self.problems, *missing, *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances))]
 
     def summary(self) -> str:
         """Say it in one line."""
-        text = f"{self.cells} cells: {self.recomputed} recomputed from scores, {self.replayed} replayed"
-        text += f", {self.rerun} attacked again" if self.rerun else ""
+        unchecked = self.unchecked.total()
+        text = f"{self.cells} cells: {self.confirmed} confirmed, {self.recomputed} recomputed only"
+        text += f", {unchecked} not checkable"
+        text += f", {self.wrong} wrong" if self.wrong else ""
         text += f", {self.failed} failed rows" if self.failed else ""
-        text += f"; {self.unfitted} thresholds need --rerun, their rejectors being fitted" if self.unfitted else ""
+        text += f"; {self.rerun} attacked again" if self.rerun else ""
+        text += f"; {self.unfitted} need --rerun for what their fitted rejectors say" if self.unfitted else ""
         text += f"; {self.superseded} of another revision than is installed" if self.superseded else ""
-        text += f"; {len(self.absent)} checkpoints or data sets not here" if self.absent else ""
-        return f"{text}; {len(self.problems)} problems" if self.problems else f"{text}; all confirmed"
+        if self.problems:
+            return f"{text}; {len(self.problems)} problems"
+        return f"{text}; {'all confirmed' if self.confirmed == self.cells else 'nothing found wrong'}"
 
 
 @dataclass(frozen=True)
@@ -95,37 +106,67 @@ class Verifier:
     findings: Findings = field(default_factory=Findings)
     _data: dict[tuple[str, Split], Batch] = field(default_factory=dict)
     _hashes: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    _checkpoints: dict[Path, Checkpoint] = field(default_factory=dict)
     _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
+    _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
 
     def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
         """Check one cell; each disagreement is one line."""
-        row = record.row
-        self.findings.cells += 1
-        if record.row_sha256() != row_sha256:
-            self._problem(record, "its row was changed after it was written")
-        if not (self.store.root / "cells" / f"{record.key}.json").is_file():
-            self._problem(record, "its file is not named by its key")
+        findings, before = self.findings, len(self.findings.problems)
+        findings.cells += 1
+        reason = ""
         try:
-            for text in _miskeyed(record):
-                self._problem(record, text)
-            if row.status != "ok":
-                self.findings.failed += 1
+            self._check_names(record, row_sha256)
+            if record.row.status != "ok":
+                findings.failed += 1
                 return
-            self.findings.superseded += not is_current(row)
-            for text in _misnamed(record):
-                self._problem(record, text)
-            for name in self.store.unsound(record):
-                advice = "`rrbench run` measures the cell again"
-                self._problem(record, f"{name} does not have the SHA-256 written with the row: {advice}")
-            scores = read_scores(self.store.root, record.files)
-            images = torch.from_numpy(read_images(self.store.root, record.files))
-            self._check_metrics(record, scores)
-            is_here = self._check_data(record, scores, images)
-            self._check_checkpoint(record, scores, images, is_here=is_here, rerun=rerun)
+            findings.superseded += not is_current(record.row)
+            reason = self._check_content(record, rerun=rerun)
         except (UseError, CellError) as error:
             self._problem(record, str(error))
         except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on
             self._problem(record, f"its row or its files are not of this make: {first_line(error)}")
+        if len(findings.problems) > before:
+            findings.wrong += 1
+        elif not reason:
+            findings.confirmed += 1
+        elif reason == NOT_KEPT:
+            findings.recomputed += 1
+        else:
+            findings.unchecked[reason] += 1
+
+    def _check_names(self, record: CellRecord, row_sha256: str) -> None:
+        """Check hashes and keys, which even a failed cell has."""
+        if record.row_sha256() != row_sha256:
+            self._problem(record, "its row was changed after it was written")
+        if not (self.store.root / "cells" / f"{record.key}.json").is_file():
+            self._problem(record, "its file is not named by its key")
+        for text in miskeyed(record):
+            self._problem(record, text)
+
+    def _check_content(self, record: CellRecord, *, rerun: bool) -> str:
+        """Check the files of a cell, and what they say; return what hindered, empty where nothing did."""
+        for name in self.store.unsound(record):
+            advice = "`rrbench run` measures the cell again"
+            self._problem(record, f"{name} does not have the SHA-256 written with the row: {advice}")
+        scores = read_scores(self.store.root, record.files)
+        images = torch.from_numpy(read_images(self.store.root, record.files))
+        for text in miscounted(record, load_arrays(self.store.root / file_in(record.files, ATTACKS))):
+            self._problem(record, text)
+        self._check_metrics(record, scores)
+        absent = not_installed(record)
+        if absent:
+            return absent
+        for text in misnamed(record):
+            self._problem(record, text)
+        self._check_certainty(record, scores)
+        # All of it is done, whatever hinders first.
+        hindered = (
+            self._check_data(record, scores, images),
+            self._check_checkpoint(record, scores, images, rerun=rerun),
+            of_preset(record) if is_current(record.row) else "",
+        )
+        return next(filter(None, (*(text for text in hindered if text != NOT_KEPT), *hindered)), "")
 
     def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
@@ -135,23 +176,23 @@ class Verifier:
             stated = getattr(record.row, name)
             if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
                 self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")
-        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-        if _is_installed(record) and "features" not in rejector.needs and not rejector.has_fit():
-            logits, head = torch.from_numpy(scores.logits), torch.from_numpy(scores.head)
-            outputs = Outputs(logits[:, :0], logits, head)
-            if not np.allclose(
-                certainties(rejector, outputs, torch.from_numpy(scores.labels)), scores.certainty, rtol=1e-5
-            ):
-                self._problem(record, "certainties do not follow from the stored logits and head")
-        self.findings.recomputed += 1
 
-    def _check_data(self, record: CellRecord, scores: Scores, images: torch.Tensor) -> bool:
+    def _check_certainty(self, record: CellRecord, scores: Scores) -> None:
+        """Compute certainties anew, where stored outputs are all that a rejector needs."""
+        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
+        if not _is_installed(record) or "features" in rejector.needs or rejector.has_fit():
+            return
+        logits, head, labels = (torch.from_numpy(part) for part in (scores.logits, scores.head, scores.labels))
+        found = certainties(rejector, Outputs(logits[:, :0], logits, head), labels)
+        if not np.allclose(found, scores.certainty, rtol=1e-5):
+            self._problem(record, "certainties do not follow from the stored logits and head")
+
+    def _check_data(self, record: CellRecord, scores: Scores, images: torch.Tensor) -> str:
         """Compare ids, labels, the data's hash and the budget of stored images with the data set, if it is present."""
         try:
             test = self._load(record, "test")
         except UseError:
-            self.findings.absent.add(str(record.cell["dataset"]))
-            return False
+            return f"data set {record.cell['dataset'][0]} is not here"
         test = test.at(slice(record.cell["limit"]))
         data = str(record.cell["dataset"]), record.cell["limit"]
         if data not in self._hashes:
@@ -168,16 +209,15 @@ class Verifier:
             self._problem(record, f"its stored images: {error}")
         return self._check_held_out(record, scores, test)
 
-    def _check_held_out(self, record: CellRecord, scores: Scores, test: Batch) -> bool:
+    def _check_held_out(self, record: CellRecord, scores: Scores, test: Batch) -> str:
         """Check that deploy_* counts exactly the inputs that did not fix the threshold."""
         try:
             calibration = self._load(record, "calibration")
         except UseError:  # borrowed from another data set, which is not here
-            self.findings.absent.add(f"{record.cell['dataset']} calibration")
-            return False
+            return f"calibration inputs of {record.cell['dataset'][0]} are not here"
         if not np.array_equal(held_out(test, calibration), scores.held_out):
             self._problem(record, "it counts other inputs as held out than the data set does")
-        return True
+        return ""
 
     def _load(self, record: CellRecord, split: Split) -> Batch:
         """Return a split of a cell's data set, loaded once."""
@@ -187,31 +227,41 @@ class Verifier:
             self._data[str(saved), split] = batch.to(self.device)
         return self._data[str(saved), split]
 
-    def _check_checkpoint(
-        self, record: CellRecord, scores: Scores, images: torch.Tensor, *, is_here: bool, rerun: bool
-    ) -> None:
+    def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, *, rerun: bool) -> str:
         """Replay the stored images on the checkpoint, where it is present, and with the data fix the threshold anew."""
-        path = self._find_checkpoint(record)
+        own, sha256 = self.store.checkpoint_files(record.checkpoint).chosen, record.row.checkpoint_sha256
+        path, entry = (own, None) if own.is_file() else zoo.find_hash(sha256) or (None, None)
         if path is None:
-            self.findings.absent.add(record.row.checkpoint_sha256)
-            return
-        if sha256(path) != record.row.checkpoint_sha256:
+            return f"no checkpoint {sha256[:12] or '(without a hash)'} here, and no zoo lists it"
+        if entry and not entry.is_kept:
+            for text in mislisted(record, entry):
+                self._problem(record, text)
+            return NOT_KEPT
+        checkpoint = self._read(path)
+        if checkpoint.sha256 != sha256:
             self._problem(record, f"checkpoint {path.name} does not have the row's SHA-256")
-            return
-        subject = self._subject(record, path)
+            return ""
+        for text in (*mistrained(record, checkpoint.facts), *misheaded(record, checkpoint.facts, is_own=entry is None)):
+            self._problem(record, text)
+        subject = self._subject(record, checkpoint)
         logits = subject.judge(images.to(self.device)).logits.cpu().numpy()
         gap = float(np.abs(logits - scores.logits[: len(logits)]).max())
         if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(logits).max())):
             self._problem(record, f"the checkpoint gives other logits for the stored images (by {gap:.3g})")
-        self.findings.replayed += 1
+        if self._lacks_data(record):
+            return ""  # and it was said
         if rerun and is_current(record.row):
             self._rerun(record, subject, scores)
-        elif is_here and _is_installed(record):
+        elif _is_installed(record):
             rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
             if rejector.has_fit():
                 self.findings.unfitted += 1
             else:
                 self._check_threshold(record, subject.calibrate(rejector, None), scores)
+        return ""
+
+    def _lacks_data(self, record: CellRecord) -> bool:
+        return any((str(record.cell["dataset"]), split) not in self._data for split in ("test", "calibration"))
 
     def _check_threshold(self, record: CellRecord, calibration: Calibration | None, scores: Scores) -> None:
         """Compare the deployed threshold with the one that calibration inputs give here."""
@@ -222,56 +272,102 @@ class Verifier:
         if not np.isclose(found, stated, rtol=0, atol=slack, equal_nan=True):
             self._problem(record, f"its threshold is {stated:.6g}, and {found:.6g} on held-out inputs")
 
-    def _find_checkpoint(self, record: CellRecord) -> Path | None:
-        own = self.store.checkpoint_files(record.checkpoint).chosen
-        if own.is_file():
-            return own
-        for folder in (zoo.EMBEDDED, zoo.large_zoo()):
-            for entry in zoo.entries(folder):
-                is_named = entry.sha256.startswith(record.checkpoint)
-                if is_named and entry.sha256 == record.row.checkpoint_sha256 and (folder / entry.file).is_file():
-                    return folder / entry.file
-        return None
+    def _read(self, path: Path) -> Checkpoint:
+        """Return a checkpoint, read and hashed once."""
+        if path not in self._checkpoints:
+            if len(self._checkpoints) == SUBJECTS:
+                self._checkpoints.pop(next(iter(self._checkpoints)))
+            self._checkpoints[path] = read_checkpoint(path)
+        return self._checkpoints[path]
 
-    def _subject(self, record: CellRecord, path: Path) -> Subject:
+    def _subject(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
         """Return the network that a cell was measured on, built once for all the cells of a checkpoint."""
         cell = record.cell
         said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
-        key = (record.row.checkpoint_sha256, record.row.precision, *said)
+        key = (checkpoint.sha256, record.row.precision, *said)
         if key not in self._subjects:
             if len(self._subjects) == SUBJECTS:
                 self._subjects.pop(next(iter(self._subjects)))
-            self._subjects[key] = self._build(record, path)
+            self._subjects[key] = self._build(record, checkpoint)
         return self._subjects[key]
 
-    def _build(self, record: CellRecord, path: Path) -> Subject:
+    def _build(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
         cell = record.cell
         home = build(DataSource, restore("dataset", cell["trained_on"]))
         rejector = build(Rejector, restore("rejector", cell["rejector"]))
         network = build(NetworkSource, restore("network", cell["network"])).build(home.info, rejector)
-        load_weights(network, read_checkpoint(path))
+        load_weights(network, checkpoint)
         precision = cast(Precision, record.row.precision)
         return Subject(place(network, self.device), partial(self._load, record), self.device, precision, cell["limit"])
 
     def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
-        """Attack again; on the same kind of machine every verdict comes out the same."""
-        attack = build(Attack, restore("attack", record.cell["attack"]))
-        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-        victim = subject.victim(rejector, is_attacked=attack.is_adaptive)
+        """Do again what the run did, and compare all that came of it."""
+        cell, budget = record.cell, _budget(record)
+        attack = build(Attack, restore("attack", cell["attack"]))
+        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), is_attacked=attack.is_adaptive)
         self._check_threshold(record, victim.calibration, scores)
-        budget = _budget(record)
-        name = record.cell["attack"][0]
-        choices = [restore("attack", saved) for saved in record.cell["members"]]
-        members = [(str(choice), fresh_member(choice, budget, record.row.seed)) for choice in choices]
-        attacked = run_attack(subject, victim, attack, name, budget, record.row.seed, lambda done: None, members)
-        again = score(subject, victim, attacked)
-        threshold = float(scores.threshold)
-        flips = (again.prediction != scores.prediction) | (
-            (again.certainty >= threshold) != (scores.certainty >= threshold)
-        )
-        if flips.mean() > FLIP_TOLERANCE:
-            self._problem(record, f"repeating the attack changes {flips.sum()} of {len(flips)} verdicts")
+        tolerance = self._tolerance(record)
+        self._check_fitted(record, victim, tolerance)
+        metrics = MetricSettings(cell["tpr_rule"], cell["resamples"])
+        attacked = self._attack(record, subject, victim, attack)
+        again, columns = measured(subject, victim, attack, budget, attacked, metrics, record.row.seed)
+        is_ensemble = bool(cell["members"])
+        for text in disagreements(record.row, scores, again, columns, tolerance, is_ensemble=is_ensemble):
+            self._problem(record, text)
         self.findings.rerun += 1
+        self.findings.tolerances.add(tolerance)
+
+    def _attack(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
+        """Repeat an attack, once for all the rejectors of a checkpoint that it serves."""
+        if record.attack not in self._attacked:
+            budget, seed = _budget(record), record.row.seed
+            choices = [restore("attack", saved) for saved in record.cell["members"]]
+            members = [(str(choice), fresh_member(choice, budget, seed)) for choice in choices]
+            name = record.cell["attack"][0]
+            attacked = run_attack(subject, victim, attack, name, budget, seed, lambda done: None, members)
+            self._attacked.clear()
+            self._attacked[record.attack] = attacked
+        return self._attacked[record.attack]
+
+    def _tolerance(self, record: CellRecord) -> Tolerance:
+        """Return how far a rerun may lie from a row: not at all on the machine and by the packages that made it.
+
+        An ensemble's members may have been run in batches of their own; a GPU adds in no fixed order.
+        """
+        row = record.row
+        if row.precision != "fp32":
+            return SHORT
+        here = {"device": describe(self.device), "packages": provenance.packages(), "machine": provenance.machine()}
+        said = {"precision": row.precision, "commit": row.commit, "version": row.version}
+        is_same = row.device == here["device"] and any(
+            all(run.get(name) == value for name, value in (here | said).items()) for run in self._runs()
+        )
+        return EXACT if is_same and self.device.type == "cpu" and not record.cell["members"] else ROUNDED
+
+    def _runs(self) -> list[dict[str, Any]]:
+        """Return the runs that the folder's manifest lists; one that is gone or damaged lists none."""
+        try:
+            content = read_json(self.store.root / "manifest.json")
+        except UseError:
+            return []
+        runs = content.get("runs") if isinstance(content, dict) else None
+        return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+
+    def _check_fitted(self, record: CellRecord, victim: Victim, tolerance: Tolerance) -> None:
+        """Compare what the folder keeps of a fitted rejector with a fit made anew: later runs believe it."""
+        path = self.store.fitted_path(victim_key(record.cell))
+        if not path.is_file():
+            return
+        saved, slack = read_checkpoint(path), tolerance.half or 1e-12
+        learnt = {name: tensor.cpu() for name, tensor in victim.rejector.fitted.items()}
+        for name, value in (victim.calibration._asdict() if victim.calibration else {}).items():
+            learnt[f"calibration {name}"] = torch.tensor(value, dtype=torch.float64)
+        there = {**saved.tensors}
+        there |= {
+            f"calibration {name}": torch.tensor(value, dtype=torch.float64) for name, value in saved.facts.items()
+        }
+        if there.keys() != learnt.keys() or not all(_is_near(there[name], learnt[name], slack) for name in learnt):
+            self._problem(record, f"fitted/{path.name} is not what a fit gives: delete it, and measure again")
 
     def check_rows(self, cells: list[ResultRow]) -> None:
         """Compare rows.csv with the cell files, field by field."""
@@ -310,37 +406,12 @@ def _is_installed(record: CellRecord) -> bool:
     return bool(installed("rejector", name) in (None, record.cell["revisions"]["rejector"]))
 
 
-def _miskeyed(record: CellRecord) -> Iterator[str]:
-    """Say where the keys, or the row, do not follow from what the cell says that they were made of."""
-    row, cell = record.row, record.cell
-    if record.key != cell_key(cell):
-        yield f"its key is not that of what was measured, {cell_key(cell)}"
-    if record.attack != attack_key(cell):
-        yield f"its attack's key is not that of what was measured, {attack_key(cell)}"
-    for name in ("seed", "precision", "preset"):
-        if getattr(row, name) != cell[name]:
-            yield f"its row says {name} {getattr(row, name)}, and {cell[name]} was measured"
-    if row.revisions != write(cell["revisions"]):
-        yield f"its row says the revisions {row.revisions}, and {write(cell['revisions'])} were measured"
-    keys = {ATTACKS: record.attack, DATA: data_key(cell), SCORES: record.key} if row.status == "ok" else {}
-    for folder, key in keys.items():
-        # A second run of an attack that ended otherwise lies beside the first.
-        if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", file_in(record.files, folder)):
-            yield f"it names {file_in(record.files, folder)}, which is not its own"
-
-
-def _misnamed(record: CellRecord) -> Iterator[str]:
-    """Say where a row names something else than the cell that was measured; tables print the row."""
-    row, cell = record.row, record.cell
-    settings = json.loads(row.settings)
-    for kind in ("dataset", "network", "framework", "rejector", "attack"):
-        name = long_form(kind, parse(expand(kind, getattr(row, kind))), table(kind).classes).name
-        if name != cell[kind][0] or settings.get(kind, cell[kind][1]) != cell[kind][1]:
-            yield f"its row says {kind} {getattr(row, kind)}, and {cell[kind][0]} with other settings was measured"
-    budget = read_budget(cell["budget"])
-    radius = None if budget is None else budget.radius
-    if row.norm != (budget.norm if budget else "") or (Fraction(row.eps) if row.eps else None) != radius:
-        yield f"its row says the budget {budget_text(row) or 'none'}, and {cell['budget'] or 'none'} was measured"
+def _is_near(one: torch.Tensor, other: torch.Tensor, slack: float) -> bool:
+    """Compare tensors up to a share of the largest value."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    largest = float(other.double().nan_to_num().abs().amax()) if other.numel() else 0.0
+    return torch.allclose(one.double(), other.double(), rtol=0, atol=slack * largest, equal_nan=True)
 
 
 def _budget(record: CellRecord) -> Budget:
@@ -355,7 +426,8 @@ def verify_folder(
     if not (folder / "cells").is_dir():
         raise UseError(f"{folder} is no work folder: it has no cells/")
     verifier = Verifier(store, roots, device)
-    cells = store.cells()
+    # What shares a network and an attack comes together: a rerun attacks once for all its rejectors.
+    cells = sorted(store.cells(), key=lambda found: (found[0].checkpoint, found[0].attack, found[0].key))
     with report.task(f"verifying {len(cells)} cells", len(cells)) as advance:
         for record, row_sha256 in cells:
             verifier.check(record, row_sha256, rerun=rerun)

@@ -89,7 +89,7 @@ def _zoo() -> None:
     header = ["file", "data set", "network", "trained as", "seed", "epochs", "clean", "robust", "sha256"]
     lines = [
         [
-            entry.file,
+            entry.file or "(not kept)",
             entry.dataset,
             entry.network,
             entry.trained_as,

@@ -37,6 +37,13 @@ def train(
     pack: Annotated[
         Path | None, typer.Option(help="Also put 8-bit weights, measured anew, into this zoo (see run --zoo).")
     ] = None,
+    list_in: Annotated[
+        Path | None,
+        typer.Option(
+            "--list",
+            help="Also list them in the index of this zoo, without weights: for networks that you do not keep.",
+        ),
+    ] = None,
     stop_after: options.StopAfter = None,
 ) -> None:
     """Train networks, a checkpoint after every epoch; run it again to go on after an interruption.
@@ -46,7 +53,7 @@ def train(
     from rrbench.api import prepare, tell_kept
     from rrbench.engines.beside import beside, default_jobs
     from rrbench.progress import reporter
-    from rrbench.zoo.pack import add
+    from rrbench.zoo.pack import add, add_unkept
 
     job = prepare(
         rejector,
@@ -73,13 +80,15 @@ def train(
 
     def work(training: "Training") -> "tuple[Checkpoint, Entry | None]":
         checkpoint = runner.checkpoint(training)
-        if pack is None:
-            return checkpoint, None
+        command = shlex.join(["rrbench", *sys.argv[1:]])
         # Pack now: if another training hangs or fails, this one is already in the zoo.
         try:
-            return checkpoint, add(pack, runner, training, checkpoint, shlex.join(["rrbench", *sys.argv[1:]]))
+            packed = add(pack, runner, training, checkpoint, command) if pack else None
         except Exception as error:
             raise CellError(f"trained, in {checkpoint.path}, but not packed: {reason(error)}") from None
+        if list_in:
+            add_unkept(list_in, training, checkpoint, command, packed)
+        return checkpoint, packed
 
     try:
         ended = beside(runner, trainings, work, jobs or default_jobs(runner.device))

@@ -1,6 +1,7 @@
 """Checkpoints that come ready: those inside this package (digits), and a folder of larger ones (`results/zoo`).
 
-`index.json` beside them says of each: how it was trained, its SHA-256, the accuracy to expect, the command.
+`index.json` beside them says of each: how it was trained, its SHA-256, the accuracy to expect, the command. It may also
+list a network that was not kept: rows were measured on it, and its hash, recipe and log are all that is left.
 """
 
 import os
@@ -20,7 +21,7 @@ KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # what JSON gi
 class Entry:
     """One checkpoint of a zoo."""
 
-    file: str
+    file: str  # empty: the network was not kept
     sha256: str
     key: str  # of the training that made it
     dataset: str
@@ -33,6 +34,11 @@ class Entry:
     command: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
     log: Sequence[str] = ()  # a line for each epoch
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the weights should be there."""
+        return bool(self.file)
 
 
 def large_zoo() -> Path:
@@ -58,17 +64,29 @@ def entries(folder: Path) -> list[Entry]:
         for name, kind in kinds.items():
             if not isinstance(getattr(entry, name), kind):
                 raise UseError(f"{path} is no zoo index: {name} of an entry is {brief(getattr(entry, name))}")
+        if not entry.is_kept and not (entry.sha256 and entry.recipe and entry.log):
+            raise UseError(f"{path}: {entry.trained_as} is listed without a file, and without its hash, recipe or log")
     return found
 
 
 def write_index(folder: Path, listed: Iterable[Entry]) -> None:
-    """Write a zoo's index, sorted by file."""
-    write_json(folder / "index.json", [asdict(entry) for entry in sorted(listed, key=lambda entry: entry.file)])
+    """Write a zoo's index, sorted by file, what was not kept last."""
+    ordered = sorted(listed, key=lambda entry: (not entry.is_kept, entry.file, entry.trained_as, entry.sha256))
+    write_json(folder / "index.json", [asdict(entry) for entry in ordered])
 
 
 def find(key: str) -> tuple[Path, Entry] | None:
     """Find the embedded checkpoint of exactly this training."""
-    return next(((EMBEDDED / entry.file, entry) for entry in entries(EMBEDDED) if entry.key == key), None)
+    found = (entry for entry in entries(EMBEDDED) if entry.is_kept and entry.key == key)
+    return next(((EMBEDDED / entry.file, entry) for entry in found), None)
+
+
+def find_hash(sha256: str) -> tuple[Path, Entry] | None:
+    """Find a checkpoint of either zoo by its hash, first one whose file is there; else who lists it as not kept."""
+    both = [(folder / entry.file, entry) for folder in (EMBEDDED, large_zoo()) for entry in entries(folder)]
+    named = [(path, entry) for path, entry in both if entry.sha256 == sha256]
+    there = [(path, entry) for path, entry in named if entry.is_kept and path.is_file()]
+    return next(iter(there + [(path, entry) for path, entry in named if not entry.is_kept]), None)
 
 
 def find_named(

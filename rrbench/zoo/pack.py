@@ -1,7 +1,7 @@
 """Puts a trained checkpoint into a zoo, packed; its accuracies are measured on the packed weights."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +34,10 @@ def add(folder: Path, supply: Supply, training: Training, checkpoint: Checkpoint
     with _locked(folder):
         sweep(folder)
         for entry in entries(folder):
-            if entry.key == training.key and _source(folder / entry.file) == checkpoint.sha256:
+            if entry.is_kept and entry.key == training.key and _source(folder / entry.file) == checkpoint.sha256:
                 return entry
     with TURNS.together():  # others may train beside
         tensors, facts, robust_accuracy = _measure(supply, training, checkpoint)
-    log = [", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]]
     with _locked(folder):  # from the choice of the name on: others may want the same one
         path = folder / free_name(folder, training)
         write_checkpoint(path, tensors, facts)
@@ -46,11 +45,23 @@ def add(folder: Path, supply: Supply, training: Training, checkpoint: Checkpoint
             describe(training, read_checkpoint(path), command),
             file=path.name,
             robust_accuracy=robust_accuracy,
-            recipe=facts["recipe"],
-            log=log,
+            **_told(facts),
         )
         enter(folder, entry)
     return entry
+
+
+def add_unkept(folder: Path, training: Training, checkpoint: Checkpoint, command: str, packed: Entry | None) -> Entry:
+    """List a network without its weights, as packed where it was: rows measured on it can be held against its line."""
+    entry = packed or replace(describe(training, checkpoint, command), **_told(checkpoint.facts))
+    enter(folder, replace(entry, file=""))
+    return entry
+
+
+def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recipe and log as an index holds them."""
+    log = [", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]]
+    return {"recipe": facts["recipe"], "log": log}
 
 
 def _measure(
@@ -89,15 +100,28 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def enter(folder: Path, entry: Entry) -> None:
-    """Put a line into a zoo's index, in place of an earlier one of the same training."""
+    """Put a line into a zoo's index, in place of an earlier one of the same training.
+
+    A line without weights takes only its own place: rows may have been measured on several such networks, and a kept
+    one of the same training stays what `run --zoo` finds.
+    """
     with _locked(folder):
         listed = entries(folder)
-        replaced = [other for other in listed if other.file == entry.file or _is_same(other, entry)]
+        if any(other.is_kept and other.sha256 == entry.sha256 for other in listed) and not entry.is_kept:
+            return
+        replaced = [other for other in listed if _gives_way(other, entry)]
         write_index(folder, [*(other for other in listed if other not in replaced), entry])
         for other in replaced:
             # Written by an older version under another name; a name that leads elsewhere is nobody's to delete.
-            if other.file != entry.file and Path(other.file).name == other.file:
+            if other.is_kept and other.file != entry.file and Path(other.file).name == other.file:
                 (folder / other.file).unlink(missing_ok=True)
+
+
+def _gives_way(other: Entry, entry: Entry) -> bool:
+    """Tell whether a line of the index is in a new one's place."""
+    if not (other.is_kept and entry.is_kept):
+        return not other.is_kept and other.sha256 == entry.sha256
+    return other.file == entry.file or _is_same(other, entry)
 
 
 def _is_same(one: Entry, other: Entry) -> bool:

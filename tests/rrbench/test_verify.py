@@ -14,10 +14,12 @@ from finished_run import HOLDERS, forge_arrays, one_cell, one_file, own_checkpoi
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
+from rrbench.registry import table
 from rrbench.store import read_cell
+from rrbench.tolerance import EXACT
 
 CONFIRMED = (
-    "9 cells: 9 recomputed from scores, 9 replayed; 3 thresholds need --rerun, their rejectors being fitted; "
+    "9 cells: 9 confirmed, 0 recomputed only, 0 not checkable; 3 need --rerun for what their fitted rejectors say; "
     "all confirmed"
 )
 
@@ -25,9 +27,10 @@ CONFIRMED = (
 def test_an_honest_run_is_confirmed(honest: Path) -> None:
     findings = verify(honest)
     assert findings.problems == []
-    assert (findings.cells, findings.recomputed, findings.replayed, findings.failed) == (9, 9, 9, 0)
-    assert findings.absent == set()
+    assert (findings.cells, findings.confirmed, findings.recomputed, findings.failed) == (9, 9, 0, 0)
+    assert findings.unchecked == {}
     assert findings.summary() == CONFIRMED
+    assert findings.lines() == []
 
 
 def test_repeating_every_attack_confirms_it_too(honest: Path) -> None:
@@ -35,6 +38,8 @@ def test_repeating_every_attack_confirms_it_too(honest: Path) -> None:
     assert findings.problems == []
     assert findings.rerun == 9
     assert "9 attacked again" in findings.summary()
+    assert findings.tolerances == {EXACT}, "on the machine that made the rows nothing may differ"
+    assert findings.lines() == ["tolerance of reruns: none: the same machine and precision"]
 
 
 def test_looking_changes_nothing(honest: Path) -> None:
@@ -134,7 +139,7 @@ def test_a_row_whose_settings_cannot_be_read_is_one_line_and_the_other_cells_are
     assert sum("not of this make" in problem for problem in findings.problems) == 1
 
 
-def test_a_calibration_split_that_is_not_here_is_said_and_is_no_failure(
+def test_a_calibration_split_that_is_not_here_is_said_and_its_cells_are_not_confirmed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Digits.load
@@ -147,15 +152,43 @@ def test_a_calibration_split_that_is_not_here_is_said_and_is_no_failure(
     monkeypatch.setattr(Digits, "load", lend)
     findings = verify(folder)
     assert findings.problems == []
-    assert any("calibration" in absent for absent in findings.absent)
+    assert findings.unchecked == {"calibration inputs of digits are not here": 9}
+    assert findings.confirmed == 0
 
 
-def test_a_missing_checkpoint_is_said_and_is_no_failure(folder: Path) -> None:
+def test_cells_of_a_missing_checkpoint_are_counted_apart_and_exit_with_1_unless_asked(
+    folder: Path, command: Any
+) -> None:
+    sha256 = read_cell(one_cell(folder))[0].row.checkpoint_sha256
     own_checkpoint(folder).unlink()
+    answer = command("verify", folder)
+    assert answer.code == 1
+    assert answer.out.splitlines() == [
+        f"not checkable: 6 cells: no checkpoint {sha256[:12]} here, and no zoo lists it",
+        "9 cells: 3 confirmed, 0 recomputed only, 6 not checkable; nothing found wrong",
+    ]
+    answer = command("verify", folder, "--allow-unchecked")
+    assert answer.code == 0
+    assert "all confirmed" not in answer.out
+
+
+def test_cells_of_a_missing_data_set_are_not_confirmed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Digits, split: Any, roots: Any) -> Any:
+        raise UseError("no such data set here")
+
+    monkeypatch.setattr(Digits, "load", refuse)
     findings = verify(folder, rerun=True)
-    assert findings.problems == []
-    assert (findings.recomputed, findings.replayed, len(findings.absent)) == (9, 3, 1)
-    assert "1 checkpoints or data sets not here; all confirmed" in findings.summary()
+    assert (findings.problems, findings.confirmed) == ([], 0)
+    assert findings.unchecked == {"data set digits is not here": 9}
+
+
+def test_cells_of_a_plugin_that_is_not_installed_are_not_confirmed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(table("rejector").classes, "kd")
+    findings = verify(folder)
+    assert (findings.problems, findings.confirmed) == ([], 6)
+    assert findings.unchecked == {"rejector kd is not installed here": 3}
 
 
 def without(name: str) -> tuple[str, Callable[[dict[str, Any]], object]]:
@@ -256,7 +289,7 @@ def test_a_failed_row_is_counted_and_no_problem(bench: Any) -> None:
     assert {row.status for row in bench.measure("confidence,ebd", "clean")} == {"ok", "failed"}
     findings = verify(bench.out)
     assert findings.problems == []
-    assert (findings.failed, findings.recomputed) == (1, 1)
+    assert (findings.failed, findings.confirmed) == (1, 1)
     assert "1 failed rows" in findings.summary()
 
 

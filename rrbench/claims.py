@@ -1,0 +1,175 @@
+"""What a row claims, held against what knows better: its cell's keys, its network's header, a zoo's index, its files.
+
+Each function yields one line for each contradiction.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from rrbench.cells import attack_key, cell_key, data_key, header_key, identity, read_budget
+from rrbench.config import Config, load_preset, preset_names
+from rrbench.names import long_form, parse, resolve, settings_of
+from rrbench.registry import choose, expand, table
+from rrbench.revisions import installed, write
+from rrbench.scores import ATTACKS, DATA, SCORES, file_in
+from rrbench.store import CellRecord
+from rrbench.tables import budget_text
+from rrbench.zoo import Entry
+
+STATED = ("rejector", "attack", "framework")  # whose settings a row states
+COUNTED = ("gradients", "forwards")  # what an attack's file says of its cost; seconds are of whoever ran it first
+
+
+def miskeyed(record: CellRecord) -> Iterator[str]:
+    """Say where the keys, or the row, do not follow from what the cell says that they were made of."""
+    row, cell = record.row, record.cell
+    if record.key != cell_key(cell):
+        yield f"its key is not that of what was measured, {cell_key(cell)}"
+    if record.attack != attack_key(cell):
+        yield f"its attack's key is not that of what was measured, {attack_key(cell)}"
+    for name in ("seed", "precision", "preset"):
+        if getattr(row, name) != cell[name]:
+            yield f"its row says {name} {getattr(row, name)}, and {cell[name]} was measured"
+    if row.revisions != write(cell["revisions"]):
+        yield f"its row says the revisions {row.revisions}, and {write(cell['revisions'])} were measured"
+    keys = {ATTACKS: record.attack, DATA: data_key(cell), SCORES: record.key} if row.status == "ok" else {}
+    for folder, key in keys.items():
+        # A second run of an attack that ended otherwise lies beside the first.
+        if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", file_in(record.files, folder)):
+            yield f"it names {file_in(record.files, folder)}, which is not its own"
+
+
+def misnamed(record: CellRecord) -> Iterator[str]:
+    """Say where a row names something else than the cell that was measured; tables print the row."""
+    row, cell = record.row, record.cell
+    stated = json.loads(row.settings)
+    for kind in ("dataset", "network", *STATED):
+        text = getattr(row, kind)
+        if not _means(kind, text, cell[kind]):
+            yield f"its row says {kind} {text}, and {cell[kind][0]} with other settings was measured"
+        elif kind in STATED and stated.get(kind) != cell[kind][1]:
+            yield f"its row states other settings of its {kind} than were measured"
+    if row.trained_as != row.framework and not row.trained_as.startswith(f"{row.framework}+"):
+        yield f"its row says framework {row.framework} and trained_as {row.trained_as}"
+    named, members = stated.get("members", []), cell["members"]
+    if len(named) != len(members) or not all(map(_is_attack, named, members)):
+        names = ", ".join(member[0] for member in members) or "none"
+        yield f"its row names the members {', '.join(map(str, named)) or 'none'}, and {names} were measured"
+    budget = read_budget(cell["budget"])
+    radius = None if budget is None else budget.radius
+    if row.norm != (budget.norm if budget else "") or (Fraction(row.eps) if row.eps else None) != radius:
+        yield f"its row says the budget {budget_text(row) or 'none'}, and {cell['budget'] or 'none'} was measured"
+
+
+def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
+    """Tell whether a text names a plugin with these settings; what it leaves out, it leaves to them."""
+    name, values = saved
+    classes = table(kind).classes
+    call = long_form(kind, parse(expand(kind, text)), classes)
+    if call.name != name or values.keys() != settings_of(classes[name]).keys():  # else of another version
+        return bool(call.name == name)
+    return bool(identity(resolve(kind, call, classes, values))[1] == values)
+
+
+def _is_attack(text: str, saved: Sequence[Any]) -> bool:
+    return _means("attack", text, saved)
+
+
+def miscounted(record: CellRecord, attack: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    """Say where the file of an attack is of another one, or cost something else than the row says."""
+    if "key" in attack and str(attack["key"]) != record.attack:
+        yield f"{file_in(record.files, ATTACKS)} says that it is of another attack, {attack['key']}"
+    for name in COUNTED:
+        stated = getattr(record.row, name)
+        if name in attack and stated != round(float(attack[name]), 3):
+            yield f"its row says {stated} {name} an image, and its attack's file {float(attack[name]):.3f}"
+
+
+def mislisted(record: CellRecord, entry: Entry) -> Iterator[str]:
+    """Say where a row tells something else of its network than a zoo's index, which lists it as not kept."""
+    if record.checkpoint != entry.sha256[: len(record.checkpoint)]:  # else it was trained where it was measured
+        yield from _miskept(record, entry.key)
+    yield from mistrained(record, asdict(entry))
+
+
+def _miskept(record: CellRecord, key: str) -> Iterator[str]:
+    """Say where a work folder has a checkpoint under another key than that of its training."""
+    if record.checkpoint not in (key, f"{key}-{record.row.precision}"):
+        yield f"its checkpoint is kept as {record.checkpoint}, and the key of its training is {key}"
+
+
+def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
+    """Say where a row tells something else of its network than the network's header, or the index in its place."""
+    row, cell = record.row, record.cell
+    for name in ("trained_as", "seed"):
+        if getattr(row, name) != header.get(name):
+            yield _contradiction(name, getattr(row, name), header.get(name))
+    for kind, saved in (("dataset", cell["trained_on"]), ("network", cell["network"])):
+        told = header.get(kind)
+        # An index has names, a header every setting.
+        if not (_means(kind, told, saved) if isinstance(told, str) else told == saved):
+            yield _contradiction(kind, saved[0], told)
+    # By its name: a zoo's network stands for its framework whatever the preset of the run says of that one's settings.
+    if "framework" in header and header["framework"][0] != cell["framework"][0]:
+        yield _contradiction("framework", cell["framework"][0], header["framework"][0])
+    if json.loads(row.settings).get("recipe") != header.get("recipe"):
+        yield "its row states another recipe than its network was trained by"
+
+
+def _contradiction(name: str, here: object, there: object) -> str:
+    return f"its row says {name} {here}, and the network was trained as {there}"
+
+
+def misheaded(record: CellRecord, header: Mapping[str, Any], *, is_own: bool) -> Iterator[str]:
+    """Say where a checkpoint's key does not follow from its header, or where a work folder has it under another's."""
+    key = str(header.get("key"))
+    if is_own:
+        yield from _miskept(record, key)
+    if key != header_key(header) and not _is_revised(header):
+        yield f"the key of its checkpoint does not follow from its header, which gives {header_key(header)}"
+    if len(header.get("log", ())) != header["recipe"]["epochs"]:
+        yield f"its checkpoint has a log of {len(header.get('log', ()))} epochs, and a recipe of another number"
+
+
+def _is_revised(header: Mapping[str, Any]) -> bool:
+    """Tell whether something behind a training has a later revision here, which is part of its key."""
+    plugins = {kind: header[kind][0] for kind in ("dataset", "network", "framework")}
+    plugins["attack"] = header["chooser"][0]
+    if header["training_key"]:
+        plugins["rejector"] = parse(header["training_key"]).name
+    return any(installed(kind, name) != 1 for kind, name in plugins.items())
+
+
+def of_preset(record: CellRecord) -> str:
+    """Say what hinders to believe a row's preset: settings that its names leave out and the preset does not give."""
+    row, cell = record.row, record.cell
+    if row.preset not in preset_names():
+        return f"preset {row.preset} is not known here"
+    config = _preset(row.preset)
+    step = {"step": config.step(cell["dataset"][0], row.norm)} if row.norm else {}
+    for kind, home, extra in (("attack", cell["dataset"][0], step), ("rejector", cell["trained_on"][0], {})):
+        text = getattr(row, kind)
+        if identity(choose(kind, expand(kind, text), config, home, extra))[1] != cell[kind][1]:
+            return f"preset {row.preset} does not give {text} its settings: measured with a --config, or not so"
+    return ""
+
+
+@cache
+def _preset(name: str) -> Config:
+    return load_preset(name)
+
+
+def not_installed(record: CellRecord) -> str:
+    """Name the plugin that a cell needs and that is not installed here."""
+    for kind in ("dataset", "network", *STATED):
+        name = record.cell[kind][0]
+        if name not in table(kind).classes:
+            return f"{kind} {name} is not installed here"
+    return ""

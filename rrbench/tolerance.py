@@ -1,0 +1,124 @@
+"""How far the scores and the row of a repeated attack may lie from what is stored. Imports no torch.
+
+On the machine and in the precision of the row: not at all. `run` and `verify --rerun` are then the same computation.
+Elsewhere sums are added in another order, and an attack that climbs by signs carries that on. What honest runs of one
+attack differ by was measured, in shares of the spread of certainties (their interquartile range); `rounded` has weights
+off by half a unit in the last place, as good as another order of all sums; MEASURED
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrbench.rows import FRACTIONS, PERCENTAGES, ResultRow
+from rrbench.scores import Scores
+
+SIGMAS = 3.0  # of the net effect of verdicts that flip by chance, as often to the better as to the worse
+COST = 0.02  # of gradients and passes: attacks that stop at a success count a few more or less
+
+
+class Tolerance(NamedTuple):
+    """What may differ; all zero: nothing."""
+
+    half: float  # of the inputs may have a certainty that moved by at most so much, in shares of the spread
+    most: float  # likewise nine inputs in ten
+    flips: float  # share of the inputs that may have another verdict
+
+    def slack(self, count: int) -> float:
+        """Return by how much a share of so many inputs may differ; one input may always fall on the other side."""
+        return max(1.0, SIGMAS * np.sqrt(self.flips * count)) / max(count, 1) if self.flips else 0.0
+
+    def __str__(self) -> str:
+        if not self.flips:
+            return "none: the same machine and precision"
+        return (
+            f"certainties moved by {self.half:g} (half of the inputs) and {self.most:g} (nine in ten) of their spread, "
+            f"accuracies by {100 * self.slack(10_000):.2f} points of 10,000 inputs"
+        )
+
+
+EXACT = Tolerance(0, 0, 0)
+ROUNDED = Tolerance(0.002, 0.02, 0.001)  # float32 elsewhere
+SHORT = Tolerance(0.05, 0.25, 0.01)  # bf16 and tf32
+
+
+def disagreements(
+    row: ResultRow,
+    stored: Scores,
+    again: Scores,
+    columns: Mapping[str, Any],
+    tolerance: Tolerance,
+    *,
+    is_ensemble: bool,
+) -> Iterator[str]:
+    """Say where a repeated attack contradicts stored scores and the row; `columns` are what a run would write now."""
+    yield from _moved(stored, again, tolerance)
+    yield from _measured(row, again, columns, tolerance)
+    # Who ran an ensemble after its members took their answers from the store, at no cost.
+    for name in () if is_ensemble else ("gradients", "forwards"):
+        there, here = getattr(row, name), columns[name]
+        if there is None or abs(there - here) > COST * here * bool(tolerance.flips):
+            yield f"its row says {there} {name} an image, and repeating the attack takes {here}"
+    if _text(row.note, tolerance) != _text(columns["note"], tolerance):
+        yield f"its note is {row.note!r}, and repeating the attack gives {columns['note']!r}"
+
+
+def _text(note: str, tolerance: Tolerance) -> str:
+    """Return a note as it is compared: numbers in it come out a little otherwise elsewhere."""
+    return re.sub(r"\d+(\.\d+)?", "#", note) if tolerance.flips else note
+
+
+def _moved(stored: Scores, again: Scores, tolerance: Tolerance) -> Iterator[str]:
+    """Compare input by input: everything where nothing may differ, else how far certainties have moved."""
+    if not tolerance.flips:
+        for name in Scores._fields:
+            there, here = getattr(stored, name), getattr(again, name)
+            if there.shape != here.shape or not np.array_equal(there, here, equal_nan=here.dtype.kind == "f"):
+                yield f"repeating the attack gives other {name}, and on this machine nothing may differ"
+        return
+    for name in ("certainty", "boldest_certainty"):
+        here, there = getattr(again, name), getattr(stored, name)
+        half, most = np.quantile(_distance(here, there) / _spread(again.certainty), [0.5, 0.9], method="lower")
+        if half > tolerance.half or most > tolerance.most:
+            yield (
+                f"repeating the attack moves its {name} by {half:.2g} (half of the inputs) and {most:.2g} "
+                f"(nine in ten) of the spread; {tolerance.half:g} and {tolerance.most:g} may be"
+            )
+
+
+def _distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far apart scores are; two that are both infinite are equal."""
+    with np.errstate(invalid="ignore"):
+        return np.where(one == other, 0.0, np.abs(one - other))
+
+
+def _spread(certainty: NDArray[np.float64]) -> float:
+    low, high = np.quantile(certainty, [0.25, 0.75])
+    return float(high - low) or 1.0
+
+
+def _measured(row: ResultRow, again: Scores, columns: Mapping[str, Any], tolerance: Tolerance) -> Iterator[str]:
+    """Compare every metric of the row with that of the repeated attack."""
+    right = int(again.correct.sum())
+    rarer = min(right, len(again.labels) - right)  # ranks compare each right input with each wrong one
+    for name, here in columns.items():
+        if name not in PERCENTAGES | FRACTIONS | {"n", "deploy_n", "distance", "distance_success"}:
+            continue
+        there = getattr(row, name)
+        if name in ("n", "deploy_n"):
+            slack = 0.0
+        elif name.startswith("distance"):
+            slack = tolerance.most * abs(here or 0.0)
+        else:
+            count = len(again.labels) if name in ("acc_all", "ece", "success") or name.startswith("deploy") else rarer
+            slack = tolerance.slack(count) * (100 if name in PERCENTAGES else 1)
+        if here is None or there is None:
+            # Undefined where all inputs are right, or all wrong: one verdict may decide it.
+            if (here is None) != (there is None) and tolerance.slack(1) * rarer < 1:
+                yield f"{name} is {here} when the attack is repeated, and the row says {there}"
+        elif abs(here - there) > slack + 1e-9 * abs(here):
+            why = f"(tolerance {slack:.2g})"
+            yield f"{name} is {here:.6g} when the attack is repeated, and the row says {there:.6g} {why}"
