@@ -15,6 +15,7 @@ from rrbench import train, zoo
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.cifar import Cifar10
+from rrbench.errors import UseError
 from rrbench.files import sha256
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.packing import SCALE, pack, unpack
@@ -186,3 +187,60 @@ def test_entries_of_several_at_once_are_all_kept_and_one_of_the_same_file_takes_
     again = dataclasses.replace(made[7], clean_accuracy=50.0)
     enter(tmp_path, again)
     assert zoo.entries(tmp_path) == [*made[:7], again, *made[8:]]
+
+
+def unkept(digest: str, **changes: Any) -> zoo.Entry:
+    """A line of an index for a network that was not kept."""
+    line = zoo.Entry(
+        "", sha256, "key", "digits", "small-cnn", "pgd-at", 0, 1, 99.0, 80.0, "", {"epochs": 1}, ["epoch 1"]
+    )
+    return dataclasses.replace(line, **changes)
+
+
+def test_networks_that_are_not_kept_are_listed_beside_kept_ones_and_never_found(tmp_path: Path) -> None:
+    kept = unkept("aa", file="kept.safetensors")
+    (tmp_path / kept.file).write_bytes(b"weights")
+    for entry in (unkept("cc"), kept, unkept("bb"), unkept("cc", clean_accuracy=50.0)):
+        enter(tmp_path, entry)
+    listed = [kept, unkept("bb"), unkept("cc", clean_accuracy=50.0)]
+    assert zoo.entries(tmp_path) == listed, "one line each, the last word on it"
+    assert (tmp_path / kept.file).exists()
+    enter(tmp_path, unkept("aa"))
+    assert zoo.entries(tmp_path) == listed, "what is kept stays so"
+    found = zoo.find_named(tmp_path, "digits", "small-cnn", "pgd-at", 0, {"epochs": 1})
+    assert found == (tmp_path / kept.file, kept)
+    (tmp_path / kept.file).unlink()
+    assert zoo.find_named(tmp_path, "digits", "small-cnn", "pgd-at", 0, {"epochs": 1}) is None
+    enter(tmp_path, unkept("bb", file="again.safetensors"))
+    assert [(entry.file, entry.sha256) for entry in zoo.entries(tmp_path)] == [("again.safetensors", "bb"), ("", "cc")]
+
+
+@pytest.mark.parametrize("lacking", [{"sha256": ""}, {"recipe": {}}, {"log": []}])
+def test_a_network_that_is_not_kept_must_have_its_hash_recipe_and_log(tmp_path: Path, lacking: dict[str, Any]) -> None:
+    zoo.write_index(tmp_path, [unkept("bb", **lacking)])
+    with pytest.raises(UseError, match="pgd-at is listed without a file, and without its hash, recipe or log"):
+        zoo.entries(tmp_path)
+
+
+def test_training_lists_a_network_without_weights_and_rows_on_it_are_recomputed_only(
+    tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, out = tmp_path / "zoo", tmp_path / "runs"
+    monkeypatch.setenv("RRBENCH_ZOO", str(listed))
+    (tmp_path / "one.toml").write_text("[dataset.digits.recipe]\nepochs = 1\n")
+    options = ["--config", tmp_path / "one.toml", "--out", out, "--device", "cpu"]
+    answer = command("train", "--framework", "standard", *options, "--list", listed)
+    assert answer.code == 0, answer.err
+    (entry,) = zoo.entries(listed)
+    assert (entry.file, entry.trained_as, entry.epochs, len(entry.log)) == ("", "standard", 1, 1)
+    assert entry.recipe["epochs"] == 1
+    assert "(not kept)" in command("list", "zoo").out
+    run = ["--rejectors", "confidence", "--attacks", "clean", "--frameworks", "standard", "--retrain"]
+    assert command("run", *run, *options).code == 0
+    assert command("verify", out).out == "1 cells: 1 confirmed, 0 recomputed only, 0 not checkable; all confirmed\n"
+    for path in (out / "checkpoints").iterdir():
+        assert sha256(path) == entry.sha256 or path.name.endswith(".last.safetensors")
+        path.unlink()
+    answer = command("verify", out)
+    assert answer.code == 0
+    assert answer.out == "1 cells: 0 confirmed, 1 recomputed only, 0 not checkable; nothing found wrong\n"
