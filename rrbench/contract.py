@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import get_args
 
-from rrbench.errors import first_line
+from rrbench.errors import no_exit, reason
 from rrbench.names import settings_of
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Norm, Rejector
 
@@ -60,9 +60,10 @@ def check_instance(plugin: object) -> None:
         raise TypeError(f"{name} sets self.{method}: write it as a method, or nobody sees that it has one")
     for fact in ("is_adaptive", "norms", "is_probability"):
         try:
-            getattr(plugin, fact, None)
+            with no_exit():
+                getattr(plugin, fact, None)
         except Exception as error:
-            raise TypeError(f"{name}.{fact} raises {type(error).__name__}: {first_line(error)}") from None
+            raise TypeError(f"{name}.{fact} raises {reason(error)}") from None
 
 
 def _facts(base: type) -> set[str]:

@@ -1,5 +1,8 @@
 """The two ways rrbench refuses: wrong use, or one cell that cannot be measured; and the way it stops in time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 LONGEST_LINE = 400  # letters; what is longer hides what it says
 
 
@@ -41,3 +44,14 @@ class CellError(Exception):
 
 class StoppedError(Exception):
     """The time limit is over: nothing is wrong, and a later run goes on from here. It says what is left."""
+
+
+@contextmanager
+def no_exit(whose: str = "a plugin", kind: type[UseError | CellError] = CellError) -> Iterator[None]:
+    """Turn an exit of other people's code into an error: it would end the run with code 0 and no row."""
+    try:
+        yield
+    except SystemExit as error:
+        if hasattr(error, "ray_terminate_msg"):  # Ray's own, which ends a worker that was told to
+            raise
+        raise kind(f"{whose} tried to end the process (SystemExit: {error.code}): it should raise an error") from None

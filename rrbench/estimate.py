@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rrbench.answers import has_answers
 from rrbench.cells import Cell, Plan, Training
 from rrbench.devices import describe
-from rrbench.errors import UseError, first_line
+from rrbench.errors import UseError, no_exit, reason
 from rrbench.names import Choice
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.registry import build
@@ -121,9 +121,10 @@ def attack_gradients(cell: Cell) -> int:
 def _asked(choice: Choice, count: Callable[..., int], *facts: int) -> int:
     """Ask a plugin what it costs; one that cannot say is refused in one line."""
     try:
-        return count(*facts)
+        with no_exit():
+            return count(*facts)
     except Exception as error:  # whatever a plugin raises
-        raise UseError(f"{choice}: gradients_per_image: {type(error).__name__}: {first_line(error)}") from None
+        raise UseError(f"{choice}: gradients_per_image: {reason(error)}") from None
 
 
 def known_rates(network: str, kind: str) -> Rates:

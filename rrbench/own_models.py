@@ -16,7 +16,7 @@ from rrbench.config import Config, load_preset
 from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
 from rrbench.devices import describe, find_precision
-from rrbench.errors import CellError, UseError
+from rrbench.errors import CellError, UseError, no_exit
 from rrbench.evaluation import Subject, fresh_member, measured, run_attack
 from rrbench.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
@@ -48,6 +48,7 @@ class Function(Rejector):
         return getattr(self.function, "__name__", "function")
 
 
+@no_exit("the network, the rejector or the attack", UseError)
 def evaluate(
     network: nn.Module,
     rejector: str | Rejector | Callable[[Outputs], Tensor],

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from rrbench.config import KINDS, Config
 from rrbench.contract import BASES, check_entry, check_inherited, check_instance
-from rrbench.errors import CellError, UseError, first_line
+from rrbench.errors import CellError, UseError, first_line, no_exit, reason
 from rrbench.names import Call, Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
 from rrbench.revisions import OURS, Revision, outside_revision
@@ -41,12 +41,12 @@ def table(kind: str) -> Table:
     for entry in metadata.entry_points(group=f"rrbench.{kind}s"):
         package = entry.dist.name if entry.dist else entry.value
         try:
-            rows = dict(entry.load())
-            for name, value in rows.items():
-                check_entry(kind, name, value)
+            with no_exit():
+                rows = dict(entry.load())
+                for name, value in rows.items():
+                    check_entry(kind, name, value)
         except Exception as error:  # whatever a plugin raises, only that plugin is lost
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            warnings.warn(f"plugin {package!r} is disabled: {entry.value}: {reason}", stacklevel=2)
+            warnings.warn(f"plugin {package!r} is disabled: {entry.value}: {reason(error)}", stacklevel=2)
             continue
         for name, value in rows.items():
             if name in owners:
@@ -153,12 +153,13 @@ def build(base: type[Plugin], choice: Choice) -> Plugin:
     kind = next(kind for kind, known in BASES.items() if known is base)
     plugin = find(kind, choice.name)
     try:
-        made = plugin(**dict(choice.settings))
-        check_instance(made)
-        return cast(Plugin, made)
+        with no_exit(f"{kind} {choice}", UseError):
+            made = plugin(**dict(choice.settings))
+            check_instance(made)
+            return cast(Plugin, made)
     except (UseError, CellError):
         raise
     except (ValueError, TypeError) as error:
         raise UseError(f"{kind} {choice}: {first_line(error)}") from None
     except Exception as error:  # not meant as a refusal, so its kind tells more
-        raise UseError(f"{kind} {choice}: {type(error).__name__}: {first_line(error)}") from None
+        raise UseError(f"{kind} {choice}: {reason(error)}") from None

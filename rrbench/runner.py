@@ -15,7 +15,7 @@ from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_an
 from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, data_key, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.devices import describe
-from rrbench.errors import CellError, StoppedError, UseError, first_line, reason
+from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.evaluation import Attacked, Subject, fresh_member, measured, run_attack, to_numpy
 from rrbench.names import Choice
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
@@ -205,9 +205,10 @@ class Runner(Supply):
         if path.is_file() or not source.path.is_file():
             return
         try:
-            train = self.data(cell.training.dataset, "train")
-            _, subject = self._opened(cell, source)
-            outputs = subject.judge(train.images)
+            with no_exit():
+                train = self.data(cell.training.dataset, "train")
+                _, subject = self._opened(cell, source)
+                outputs = subject.judge(train.images)
         except UseError:
             raise
         except Exception as error:
@@ -228,7 +229,8 @@ class Runner(Supply):
     def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
         """Turn whatever a plugin or a cell raises into failed rows; wrong use and the time limit stop the run."""
         try:
-            yield
+            with no_exit():
+                yield
         except (UseError, StoppedError):
             raise
         except Exception as error:

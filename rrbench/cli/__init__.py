@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from rrbench.cli import bench, check, data, figure, listing, new, report, run, table, train, verify
-from rrbench.errors import CellError, UseError, brief, one_line
+from rrbench.errors import CellError, UseError, brief, no_exit, one_line
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
 TERMINATED = 143  # 128 and the number of SIGTERM, as INTERRUPTED has that of SIGINT
@@ -46,7 +46,8 @@ def main() -> None:
     with _terminable() as terminated:
         try:
             _check_words(sys.argv[1:])
-            code = app(prog_name="rrbench", standalone_mode=False)
+            with no_exit(kind=UseError):
+                code = app(prog_name="rrbench", standalone_mode=False)
             sys.stdout.flush()
             if code == INTERRUPTED:
                 raise KeyboardInterrupt

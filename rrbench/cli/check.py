@@ -12,7 +12,7 @@ def check(
 
     Example: rrbench check my-idea
     """
-    from rrbench.errors import CellError, first_line
+    from rrbench.errors import first_line, no_exit, reason
     from rrbench.testing import BrokenContractError, installed_checks
 
     count = failures = 0
@@ -21,12 +21,12 @@ def check(
         for each in checks:
             count += 1
             try:
-                each()
+                with no_exit():
+                    each()
             except Exception as error:  # whatever a plugin raises, the other checks go on
                 failures += 1
-                is_plain = isinstance(error, BrokenContractError | CellError)
-                reason = first_line(error) if is_plain else f"{type(error).__name__}: {first_line(error)}"
-                print(f"  FAILED  {each}: {reason}")
+                why = first_line(error) if isinstance(error, BrokenContractError) else reason(error)
+                print(f"  FAILED  {each}: {why}")
             else:
                 print(f"  ok      {each}")
     print(f"{count} checks, {failures} failed" if failures else f"{count} checks, all kept")

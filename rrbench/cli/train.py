@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rrbench.cli import options
-from rrbench.errors import CellError, StoppedError, UseError, reason
+from rrbench.errors import CellError, StoppedError, UseError, no_exit, reason
 
 if TYPE_CHECKING:
     from rrbench.cells import Training
@@ -83,7 +83,8 @@ def train(
         command = shlex.join(["rrbench", *sys.argv[1:]])
         # Pack now: if another training hangs or fails, this one is already in the zoo.
         try:
-            packed = add(pack, runner, training, checkpoint, command) if pack else None
+            with no_exit():
+                packed = add(pack, runner, training, checkpoint, command) if pack else None
         except Exception as error:
             raise CellError(f"trained, in {checkpoint.path}, but not packed: {reason(error)}") from None
         if list_in:

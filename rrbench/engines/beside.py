@@ -12,7 +12,7 @@ import torch
 
 from rrbench.cells import Training
 from rrbench.devices import free_memory, tf32, tried_kernels
-from rrbench.errors import StoppedError, reason
+from rrbench.errors import StoppedError, no_exit, reason
 from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
 from rrbench.turns import TURNS
@@ -84,7 +84,8 @@ def beside(
 def _lightly(work: Callable[[Training], Result], training: Training) -> Result:
     """Do the work; an error lets go of what its frames hold, or the memory of a training that failed stays taken."""
     try:
-        return work(training)
+        with no_exit():
+            return work(training)
     except Exception as error:
         with TURNS.together():
             traceback.clear_frames(error.__traceback__)

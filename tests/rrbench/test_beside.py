@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import sys
 import threading
 import weakref
 from dataclasses import replace
@@ -66,6 +67,16 @@ def test_an_error_ends_its_own_training_alone_and_is_told_at_once(runner: Runner
     assert runner.report is spoken
     with pytest.raises(CellError, match="diverged"):
         ended[0].get()
+
+
+def test_an_exit_ends_its_own_training_alone(runner: Runner) -> None:
+    def work(training: Training) -> int:
+        return sys.exit(0) if training.seed == 0 else training.seed
+
+    exited, *others = beside(runner, trainings(3), work, jobs=2)
+    assert isinstance(exited.error, CellError)
+    assert str(exited.error).startswith("a plugin tried to end the process (SystemExit: 0)")
+    assert [each.result for each in others] == [1, 2]
 
 
 def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(runner: Runner) -> None:

@@ -157,6 +157,32 @@ def test_what_is_no_network_for_these_images_is_one_clear_line(network: Any) -> 
     refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs()))
 
 
+@pytest.mark.parametrize("whose", ["network", "certainty", "attack"])
+def test_what_exits_is_one_clear_line_and_an_interrupt_is_none(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error: BaseException = SystemExit(3)
+
+    def end(*given: object) -> Any:
+        raise error
+
+    network = Linear()
+    if whose == "network":
+        network.forward = end  # type: ignore[method-assign]
+    if whose == "attack":
+        monkeypatch.setattr(Pgd, "__call__", end)
+
+    def call() -> object:
+        return rrbench.evaluate(
+            network, end if whose == "certainty" else "confidence", "pgd1", inputs(20), budget="linf:1/50"
+        )
+
+    assert refusal(call) == (
+        "the network, the rejector or the attack tried to end the process (SystemExit: 3): it should raise an error"
+    )
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+
+
 def test_nan_logits_are_one_clear_line() -> None:
     network = Linear()
     with torch.no_grad():

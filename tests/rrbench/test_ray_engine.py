@@ -71,6 +71,8 @@ class Deadly(Attack):
             if self.how == "once":
                 (HERE / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "exit":
+            raise SystemExit(0)
         if self.how == "linger" and ray.is_initialized() and not (HERE / "node-lost").exists():
             if ray.get_runtime_context().get_node_id() == (HERE / "doomed").read_text():
                 (HERE / "lingering").touch()
@@ -87,7 +89,7 @@ class Deadly(Attack):
 
 ATTACKS = {"deadly": Deadly}
 '''
-ALWAYS = "deadly(how=always)"
+ALWAYS, EXITS = "deadly(how=always)", "deadly(how=exit)"
 REJECTORS = "confidence,kd"
 ATTACKS = "pgd3,deadly(once),deadly(linger,turn=1),deadly(linger,turn=2),adaptive(ce+rcon,steps=2,eta=1),worst-case"
 
@@ -157,7 +159,7 @@ def survived(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         thread = threading.Thread(target=lose_the_node)
         thread.start()
-        job = prepare(folder, f"{ALWAYS},{ATTACKS}", engine="ray", report=heard)
+        job = prepare(folder, f"{ALWAYS},{EXITS},{ATTACKS}", engine="ray", report=heard)
         rows = api.execute(job, ["a test"])
         yield Survived(rows, heard.lines, folder / "runs")
     finally:
@@ -174,20 +176,26 @@ def test_the_rows_are_those_of_the_local_engine_though_a_worker_was_killed_and_a
     survived: Survived, plugin: Path, tmp_path: Path, one_thread: None
 ) -> None:
     here = api.execute(prepare(tmp_path), ["a test"])
-    there = [row for row in survived.rows if row.attack != ALWAYS]
+    there = [row for row in survived.rows if row.attack not in (ALWAYS, EXITS)]
     assert {row.status for row in here} == {"ok"}
     assert len(here) == 2 * 7
     assert [timeless(row) for row in there] == [timeless(row) for row in here]
     assert (plugin / "killed").exists()
     assert (plugin / "node-lost").exists()
-    listed = [row for row in read_rows(survived.out) if row.attack != ALWAYS]
+    listed = [row for row in read_rows(survived.out) if row.attack not in (ALWAYS, EXITS)]
     assert list(map(timeless, listed)) == list(map(timeless, read_rows(tmp_path / "runs")))
 
 
 def test_an_attack_that_always_kills_its_worker_fails_its_own_rows_with_one_line(survived: Survived) -> None:
-    failed = [row for row in survived.rows if row.status != "ok"]
+    failed = [row for row in survived.rows if row.status != "ok" and row.attack != EXITS]
     assert [(row.rejector, row.attack) for row in failed] == [(rejector, ALWAYS) for rejector in ("confidence", "kd")]
     assert all(row.error.startswith("its worker died 2 times: ") and "\n" not in row.error for row in failed)
+
+
+def test_an_attack_that_exits_fails_its_own_rows_and_costs_no_worker(survived: Survived) -> None:
+    failed = [row for row in survived.rows if row.attack == EXITS]
+    assert [row.status for row in failed] == ["failed", "failed"]
+    assert all(row.error.startswith("a plugin tried to end the process (SystemExit: 0)") for row in failed)
 
 
 def test_what_the_workers_say_is_reported_where_the_run_was_started(survived: Survived) -> None:
@@ -195,8 +203,8 @@ def test_what_the_workers_say_is_reported_where_the_run_was_started(survived: Su
     again = [line.partition(": ")[2] for line in survived.lines if line.startswith("lost a worker, trying again")]
     assert sorted(label.split()[2] for label in again if "linger" not in label) == ["deadly", ALWAYS]
     assert len([label for label in again if "linger" in label]) == 1, "the lost node costs what it was doing"
-    # clean, pgd3 and four deadly ones serve both rejectors; adaptive and worst-case are run for each.
-    assert len(set(begun)) == 6 + 2 * 2
+    # clean, pgd3 and five deadly ones serve both rejectors; adaptive and worst-case are run for each.
+    assert len(set(begun)) == 7 + 2 * 2
     assert sorted(begun) == sorted([*set(begun), *again]), "nothing but what died is begun twice"
     assert sum(line.startswith("training pgd-at") for line in survived.lines) == 1
 
@@ -204,7 +212,7 @@ def test_what_the_workers_say_is_reported_where_the_run_was_started(survived: Su
 def test_nothing_of_the_run_is_left_behind(survived: Survived) -> None:
     assert not list((survived.out / "locks").glob("ray-*"))
     stored = [load_arrays(path) for path in (survived.out / "attacks").iterdir()]
-    assert len(stored) == 5 + 2 * 2, "what always dies leaves nothing"
+    assert len(stored) == 5 + 2 * 2, "what always dies, or exits, leaves nothing"
     assert {len(arrays["images"]) for arrays in stored} == {16}, "images kept for the worst case are dropped after it"
 
 

@@ -1,3 +1,4 @@
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -96,6 +97,7 @@ def test_an_alias_clashes_like_any_other_name(install: Install) -> None:
     ("load", "reason"),
     [
         (broken, "RuntimeError: first line"),
+        (lambda: sys.exit(0), "a plugin tried to end the process (SystemExit: 0)"),
         (lambda: {"lid2": int}, "TypeError: 'lid2' is <class 'int'>, not a subclass of Rejector"),
         (lambda: {"lid2": Sure()}, "TypeError: 'lid2' is Sure"),
         (lambda: {"attack": Pgd}, "not a subclass of Rejector"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from made_up_plugins import Brighter, BrokenTraining, Misbehaving, by_attack, measured
+from made_up_plugins import Brighter, BrokenTraining, Fragile, Misbehaving, Noise, Unfit, by_attack, measured
 from rrbench.checkpoints import pack_bits, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
@@ -85,6 +85,59 @@ def test_a_rejector_that_misbehaves_fails_its_own_rows_alone(bench: Any, rejecto
     assert [row.status for row in failed] == ["failed", "failed"]
     assert all(reason in row.error for row in failed)
     assert Brighter.calls == [60]
+
+
+def raising(error: BaseException) -> Any:
+    def method(*given: object) -> None:
+        raise error
+
+    return method
+
+
+EXITS = "a plugin tried to end the process (SystemExit: 0): it should raise an error"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "method", "rejectors", "options"),
+    [
+        (Brighter, "__call__", "confidence", {}),
+        (Unfit, "fit", "unfit", {}),
+        (Noise, "certainty", "noise", {}),
+        (BrokenTraining, "__call__", "confidence", {"frameworks": "broken"}),
+        (Fragile, "build", "confidence", {"network": "fragile"}),
+    ],
+    ids=["attack", "fit", "certainty", "framework", "network"],
+)
+def test_a_plugin_that_exits_is_a_failed_row_and_an_interrupt_ends_the_run(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, plugin: type, method: str, rejectors: str, options: dict[str, str]
+) -> None:
+    monkeypatch.setattr(plugin, method, raising(SystemExit(0)))
+    rows = by_attack(bench.measure(rejectors, "brighter", **options))
+    assert (rows["brighter"].status, rows["brighter"].error) == ("failed", EXITS)
+    assert rows["clean"].status == ("ok" if plugin is Brighter else "failed")
+    assert len(read_rows(bench.out)) == 2
+    monkeypatch.setattr(plugin, method, raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(rejectors, "brighter", **options)
+
+
+def test_the_end_of_a_ray_worker_is_not_taken_for_a_plugins_exit(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray turns SIGTERM into a SystemExit with a mark: the unit must be handed to another worker, and not fail."""
+    told = SystemExit(1)
+    told.ray_terminate_msg = "The process receives a SIGTERM."  # type: ignore[attr-defined]
+    monkeypatch.setattr(Brighter, "__call__", raising(told))
+    with pytest.raises(SystemExit):
+        bench.measure("confidence", "brighter")
+    assert [row.attack for row in read_rows(bench.out)] == ["clean"]
+
+
+def test_a_run_whose_plugin_exits_before_it_begins_ends_with_a_line_and_code_2(
+    command: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Digits, "load", raising(SystemExit(0)))
+    monkeypatch.setattr("rrbench.api.make_plan", raising(SystemExit(0)))
+    answer = command("run", "--attacks", "brighter", *bench.arguments())
+    assert (answer.code, answer.err.splitlines()[-1]) == (2, f"rrbench: {EXITS}")
 
 
 def test_infinite_scores_are_measured_or_refused_in_words(bench: Any) -> None:
