@@ -52,6 +52,7 @@ def no_exit(whose: str = "a plugin", kind: type[UseError | CellError] = CellErro
     try:
         yield
     except SystemExit as error:
-        if hasattr(error, "ray_terminate_msg"):  # Ray's own, which ends a worker that was told to
+        # Ray ends a worker that was told to; Typer ends a command when whoever read its output has gone.
+        if hasattr(error, "ray_terminate_msg") or isinstance(error.__context__, BrokenPipeError):
             raise
         raise kind(f"{whose} tried to end the process (SystemExit: {error.code}): it should raise an error") from None
