@@ -106,6 +106,7 @@ class Verifier:
     findings: Findings = field(default_factory=Findings)
     _data: dict[tuple[str, Split], Batch] = field(default_factory=dict)
     _hashes: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    _zoo: dict[str, tuple[Path | None, zoo.Entry | None]] = field(default_factory=dict)
     _checkpoints: dict[Path, Checkpoint] = field(default_factory=dict)
     _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
     _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
@@ -230,7 +231,9 @@ class Verifier:
     def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, *, rerun: bool) -> str:
         """Replay the stored images on the checkpoint, where it is present, and with the data fix the threshold anew."""
         own, sha256 = self.store.checkpoint_files(record.checkpoint).chosen, record.row.checkpoint_sha256
-        path, entry = (own, None) if own.is_file() else zoo.find_hash(sha256) or (None, None)
+        if sha256 not in self._zoo:
+            self._zoo[sha256] = zoo.find_hash(sha256) or (None, None)
+        path, entry = (own, None) if own.is_file() else self._zoo[sha256]
         if path is None:
             return f"no checkpoint {sha256[:12] or '(without a hash)'} here, and no zoo lists it"
         if entry and not entry.is_kept:
@@ -332,17 +335,17 @@ class Verifier:
     def _tolerance(self, record: CellRecord) -> Tolerance:
         """Return how far a rerun may lie from a row: not at all on the machine and by the packages that made it.
 
-        An ensemble's members may have been run in batches of their own; a GPU adds in no fixed order.
+        A GPU adds in no fixed order; members of an ensemble may have been run before it, in batches of their own.
         """
         row = record.row
-        if row.precision != "fp32":
-            return SHORT
         here = {"device": describe(self.device), "packages": provenance.packages(), "machine": provenance.machine()}
-        said = {"precision": row.precision, "commit": row.commit, "version": row.version}
+        said = {name: getattr(row, name) for name in ("device", "precision", "version", "commit")}
         is_same = row.device == here["device"] and any(
             all(run.get(name) == value for name, value in (here | said).items()) for run in self._runs()
         )
-        return EXACT if is_same and self.device.type == "cpu" and not record.cell["members"] else ROUNDED
+        if is_same and self.device.type == "cpu" and not record.cell["members"]:
+            return EXACT
+        return ROUNDED if row.precision == "fp32" else SHORT
 
     def _runs(self) -> list[dict[str, Any]]:
         """Return the runs that the folder's manifest lists; one that is gone or damaged lists none."""

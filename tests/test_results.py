@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import re
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -13,12 +15,15 @@ from rrbench import zoo
 from rrbench.cells import attack_key, cell_key
 from rrbench.checkpoints import read_checkpoint
 from rrbench.doubts import with_doubts
+from rrbench.evaluation import metrics_of
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.revisions import superseded
 from rrbench.rows import ResultRow, read_rows
 from rrbench.scores import FOLDERS as FOLDERS_OF_ARRAYS
-from rrbench.store import Store, load_arrays
+from rrbench.scores import read_scores
+from rrbench.store import CellRecord, Store, load_arrays
+from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from rrbench.verify import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +63,40 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(fold
     # Without the data sets, which the tests do not have, nothing is confirmed; the metrics are recomputed all the same.
     assert findings.unchecked.total() == findings.cells == -(-len(cells) // RECOMPUTED)
     assert all(reason.startswith("data set cifar") for reason in findings.unchecked)
+
+
+@pytest.mark.parametrize(
+    ("attack", "norm", "tolerance"),
+    [("clean", "", ROUNDED), ("pgd10", "l2", SHORT), ("pgd10", "linf", SHORT)],
+)
+def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_the_tolerance_of_a_rerun(
+    attack: str, norm: str, tolerance: Tolerance
+) -> None:
+    """An H200 in bf16 and a CPU in float32, on the first 1,000 images: judged in float32, clean ones hardly differ."""
+    steps = ROOT / "results" / "cifar10-steps"
+
+    def found(folder: Path) -> dict[str, CellRecord]:
+        records = [record for record, _ in Store(folder).cells()]
+        chosen = [each for each in records if (each.row.attack, each.row.norm) == (attack, norm) and each.row.n != 250]
+        return {
+            each.row.rejector: each for each in chosen if each.row.trained_as == "pgd-at" and each.row.eps != "8/255"
+        }
+
+    there, here = found(CIFAR10), found(steps)
+    both = here.keys() & there.keys()
+    assert both >= {"confidence", "t-con"}
+    for rejector in both:
+        row, stored = here[rejector].row, read_scores(steps, here[rejector].files)
+        whole, count = read_scores(CIFAR10, there[rejector].files), len(stored.labels)
+        again = whole._replace(
+            **{name: part[:count] for name, part in whole._asdict().items() if part.shape[:1] == whole.labels.shape},
+            threshold=stored.threshold,  # of images beyond the first 1,000
+        )
+        resamples = here[rejector].cell["resamples"]
+        columns = {**asdict(row), **metrics_of(again, "quantile", resamples, row.seed)._asdict()}
+        differ = partial(disagreements, row, stored, again, columns, is_ensemble=False)
+        assert list(differ(tolerance)) == [], rejector
+        assert any("nothing may differ" in text for text in differ(EXACT))
 
 
 def test_no_published_file_is_without_the_entry_that_explains_it() -> None:

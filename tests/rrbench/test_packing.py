@@ -192,7 +192,7 @@ def test_entries_of_several_at_once_are_all_kept_and_one_of_the_same_file_takes_
 def unkept(digest: str, **changes: Any) -> zoo.Entry:
     """A line of an index for a network that was not kept."""
     line = zoo.Entry(
-        "", sha256, "key", "digits", "small-cnn", "pgd-at", 0, 1, 99.0, 80.0, "", {"epochs": 1}, ["epoch 1"]
+        "", digest, "key", "digits", "small-cnn", "pgd-at", 0, 1, 99.0, 80.0, "", {"epochs": 1}, ["epoch 1"]
     )
     return dataclasses.replace(line, **changes)
 

@@ -16,7 +16,7 @@ from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.registry import table
 from rrbench.store import read_cell
-from rrbench.tolerance import EXACT
+from rrbench.tolerance import EXACT, ROUNDED
 
 CONFIRMED = (
     "9 cells: 9 confirmed, 0 recomputed only, 0 not checkable; 3 need --rerun for what their fitted rejectors say; "
@@ -40,6 +40,17 @@ def test_repeating_every_attack_confirms_it_too(honest: Path) -> None:
     assert "9 attacked again" in findings.summary()
     assert findings.tolerances == {EXACT}, "on the machine that made the rows nothing may differ"
     assert findings.lines() == ["tolerance of reruns: none: the same machine and precision"]
+
+
+def test_an_ensemble_is_confirmed_though_its_members_were_run_before_it(bench: Any, tmp_path: Path) -> None:
+    config = tmp_path / "two.toml"
+    config.write_text(bench.config.read_text() + '\n[run]\nall_attacks = ["pgd1", "pgd2", "worst-case"]\n')
+    rows = bench.measure("confidence", "pgd1,worst-case", config=config)
+    assert [row.attack for row in rows] == ["clean", "pgd1", "worst-case"]
+    findings = verify(bench.out, rerun=True)
+    assert findings.problems == []
+    assert findings.confirmed == findings.rerun == 3
+    assert findings.tolerances == {EXACT, ROUNDED}, "its members may have been run in other batches"
 
 
 def test_looking_changes_nothing(honest: Path) -> None:

@@ -31,6 +31,7 @@ from rrbench.cells import attack_key, cell_key, victim_key
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.scores import ATTACKS, DATA, SCORES, read_scores
 from rrbench.store import load_arrays, read_cell
+from rrbench.tolerance import ROUNDED
 from rrbench.zoo import Entry, write_index
 
 Arrays = dict[str, Any]
@@ -270,7 +271,9 @@ def test_wall_clock_seconds_and_the_machine_are_believed(folder: Path) -> None:
     path = one_cell(folder)
     forge_arrays(folder, attack_file(path), lambda arrays: arrays.update(seconds=np.asarray(1e-3)))
     rewrite_cell(path, forge=True, seconds=0.001, device="NVIDIA H200", version="9.9", commit="0" * 12)
-    assert verify_cell(path, rerun=True).problems == []
+    findings = verify_cell(path, rerun=True)
+    assert findings.problems == []
+    assert findings.tolerances == {ROUNDED}, "of another machine, it says"
 
 
 def test_a_preset_that_does_not_give_these_settings_is_not_confirmed(folder: Path) -> None:
