@@ -6,7 +6,8 @@ differ by was measured: by how much the certainties of half of the inputs, and o
 spread (the interquartile range), and how many verdicts flipped.
 
     float32, 1 thread or 2, batches of 16 to 512      ResNet-18 pgd10, small-cnn pgd20    0, 0             0
-    float32, weights off by 6e-8: any order of sums   ResNet-18 pgd10, small-cnn pgd20    2e-7, 6e-7       0
+    float32, weights off by 6e-8: any order of sums   ResNet-18 pgd10, small-cnn pgd100   2e-7, 7e-7       0
+    the same                                          small-cnn cw-l2                     6e-6, 1.4e-5     0
     float32, H200 or CPU                              ResNet-18 clean, 7 rejectors        1e-6, 4e-6       0
     bf16 on an H200 or float32 on a CPU               ResNet-18 pgd10 at linf 16/255      0.0034, 0.016    9 of 1000
     bf16 or float32 on a CPU                          small-cnn pgd20, confidence         0.0019, 0.015    0 of 360
