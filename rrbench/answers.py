@@ -5,6 +5,7 @@ attacks/<key>.whole.npz   features and all images: while somebody needs them, or
 """
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,7 +101,9 @@ def load_answers(
         arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
         whole = _whole(store.whole_path(key), digest) if with_features or with_images else {}
         has_all = (not with_features or "features" in whole) and (not with_images or "images" in whole)
-        if has_all and _serves_others(arrays) and str(arrays.get("key", key)) == key:
+        if not has_all or not _serves_others(arrays) or str(arrays.get("key", key)) != key:
+            continue
+        with suppress(KeyError, TypeError, ValueError, RuntimeError):  # of another make than ours
             return Answers(_attacked(arrays, whole, device), name, digest)
     return None
 
@@ -131,9 +134,10 @@ def _whole(path: Path, digest: str) -> Arrays:
 def _read_whole(path: Path) -> Arrays:
     """Read what is too large to stay; a damaged file is as good as none, since no cell depends on it."""
     try:
-        return load_arrays(path)
+        arrays = load_arrays(path)
     except UseError:
         return {}
+    return arrays if {"of", "kept"} <= arrays.keys() and arrays["kept"].ndim == 1 else {}
 
 
 def _attacked(arrays: Arrays, whole: Arrays, device: torch.device) -> Attacked:
@@ -148,9 +152,8 @@ def _attacked(arrays: Arrays, whole: Arrays, device: torch.device) -> Attacked:
         return Outputs(logits.new_zeros(len(logits), 0) if features is None else features, logits, head)
 
     found, images, is_still = outputs(""), tensor("images"), tensor("is_still")
-    assert found is not None
-    assert images is not None
-    assert is_still is not None
+    if found is None or images is None or is_still is None:
+        raise KeyError("outputs, images or is_still")
     boldest_images = tensor("boldest_images")
     return Attacked(
         outputs=found,

@@ -118,6 +118,9 @@ def read_images(root: Path, files: Mapping[str, str]) -> NDArray[np.float32]:
     """Return the first attacked images of a cell."""
     path = root / file_in(files, ATTACKS)
     try:
-        return load_arrays(path)["images"]
+        images = load_arrays(path)["images"]
     except KeyError:
         raise UseError(f"{path} holds no images") from None
+    if images.ndim != 4 or images.dtype.kind != "f":
+        raise UseError(f"{path} holds images of type {images.dtype} and shape {images.shape}")
+    return images

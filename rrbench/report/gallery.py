@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 def answers(cell: Scored) -> list[Answer]:
     """Return the images that a cell keeps, with what was said of them."""
     scores = cell.scores
-    images, logits = cell.images[:SHOWN], scores.logits.astype(np.float64)
+    images, logits = cell.images[: min(SHOWN, len(scores.ids))], scores.logits.astype(np.float64)
     confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
     threshold = float(scores.threshold)
     return [
