@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export GIT_PYTHON_REFRESH := quiet
 
-.PHONY: run test check lint types install zoo clean
+.PHONY: run test check lint types install zoo fuzz soak clean
 
 install: .venv/installed
 
@@ -30,6 +30,14 @@ run: install
 # Two processes, one thread each: most tests are too small for PyTorch to use a second core.
 test: .venv/plugin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# Whatever others hand us, 20,000 times: no traceback, no hang, no file outside its folder.
+fuzz: .venv/plugin
+	RRBENCH_FUZZ=20000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/fuzz
+
+# 300 kills of runs and trainings: every row and every bit as undisturbed.
+soak: install
+	$(BIN)/python tests/soak/soak.py --kills 300
 
 lint: install
 	$(BIN)/ruff format --check .

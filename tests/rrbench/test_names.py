@@ -278,7 +278,7 @@ WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_chara
 @given(
     st.one_of(
         st.tuples(FINITE, st.just(float)),
-        st.tuples(st.integers(), st.just(int)),
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.just(int)),
         st.tuples(st.booleans(), st.just(bool)),
         st.tuples(st.fractions(), st.just(Fraction)),
         st.tuples(st.none() | st.fractions(), st.just(Fraction | None)),
@@ -300,12 +300,12 @@ def test_what_is_shown_is_read_back(pair: tuple[Value, object]) -> None:
         optional={
             "score": st.sampled_from(["rcon", "con"]),
             "tau": FINITE,
-            "k": st.integers(),
+            "k": st.integers(-(2**63), 2**63 - 1),
             "stop_gradient": st.booleans(),
             "model": WORDS,
         },
     ),
-    st.fixed_dictionaries({}, optional={"tau": FINITE, "k": st.integers()}),
+    st.fixed_dictionaries({}, optional={"tau": FINITE, "k": st.integers(-(2**63), 2**63 - 1)}),
 )
 def test_a_label_names_its_choice_again(given: dict[str, Value], defaults: dict[str, object]) -> None:
     arguments = ",".join(f"{key}={show(value)}" for key, value in given.items())

@@ -82,7 +82,7 @@ class Soak:
     def start(self, words: Sequence[str], out: Path) -> ForkServerProcess:
         """Start one process on a folder."""
         more = ("--config", str(self.folder / "config.toml"), "--out", str(out), "--device", "cpu")
-        more += ("--retrain",) if words[0] == "run" else ()
+        more = {"run": (*more, "--retrain"), "train": more}.get(words[0], ())
         process = context.Process(target=command, args=((*words, *more), self.folder / "log"))
         process.start()
         return process
@@ -191,8 +191,10 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), options.seed)
+        soak.start(("list", "presets"), Path(folder)).join()  # the server that all processes come from imports first
         for sort in WORKS:
             soak.undisturbed(sort)
+            print(f"{sort}: {soak.seconds[sort]:.1f} s undisturbed", file=sys.stderr, flush=True)
         while soak.kills.total() < options.kills and not soak.problems:
             sort = list(WORKS)[soak.rounds.total() % len(WORKS)]
             soak.round(sort, options.kills - soak.kills.total())
