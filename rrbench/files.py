@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -24,7 +25,8 @@ except ImportError:  # not on Windows: there nothing tells a dead writer from a 
 
 WRITING = ".writing"  # how the name of a temporary folder ends
 HELD = "held"  # the file in it that its writer holds a lock on, which the system frees when the writer dies
-GRACE = 3600  # seconds in which a writer has surely come to hold it
+GRACE = 3600  # seconds in which a writer has surely come to hold it, and to write its file
+HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the name of what it writes
 DEEPEST = 50  # brackets within brackets; ours have a handful
 
 _DOTTED = re.compile(rf"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){{{DEEPEST}}}""")
@@ -60,7 +62,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
     """Give a folder that goes when its writer is done; where that one is killed, the next `sweep` removes it."""
     with tempfile.TemporaryDirectory(
-        dir=parent, prefix=f".{name}.", suffix=WRITING, ignore_cleanup_errors=True
+        dir=parent, prefix=f".{name}.", suffix=f".{HERE}{WRITING}", ignore_cleanup_errors=True
     ) as folder:
         handle = _hold(Path(folder))
         try:
@@ -98,13 +100,15 @@ def _is_abandoned(folder: Path) -> bool:
     """Tell whether the writer of a temporary folder is dead."""
     if fcntl is None:
         return False
+    is_old = False
     try:
+        is_old = time.time() - folder.stat().st_mtime > GRACE
+        # Not every shared disk tells one machine of another's locks.
+        if not is_old and not folder.name.endswith(f".{HERE}{WRITING}"):
+            return False
         handle = os.open(folder / HELD, os.O_RDWR)
-    except FileNotFoundError:  # its writer has only just begun, or died then
-        try:
-            return time.time() - folder.stat().st_mtime > GRACE
-        except OSError:
-            return False  # it is gone
+    except FileNotFoundError:  # its writer has only just begun, or died then; or the folder is gone
+        return is_old and folder.is_dir()
     except OSError:
         return False
     try:

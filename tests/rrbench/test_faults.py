@@ -24,6 +24,7 @@ from rrbench.checkpoints import read_checkpoint
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
 from rrbench.evaluation import run_attack
+from rrbench.files import HERE
 from rrbench.frameworks.standard import Standard
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Victim
@@ -137,7 +138,7 @@ def finished(resume: Path) -> int:
 
 
 def test_a_run_sweeps_what_killed_writers_left(bench: Any) -> None:
-    left = bench.out / "cells" / ".a.json.x.writing"
+    left = bench.out / "cells" / f".a.json.x.{HERE}.writing"
     left.mkdir(parents=True)
     (left / "held").touch()
     (left / "new").write_bytes(b"half")

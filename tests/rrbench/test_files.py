@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files import GRACE, read_json, replacing, sha256, sweep, write_bytes, write_json
+from rrbench.files import GRACE, HERE, read_json, replacing, sha256, sweep, write_bytes, write_json
 
 
 def test_a_file_is_written_into_folders_that_are_made(tmp_path: Path) -> None:
@@ -147,16 +147,21 @@ def test_the_temporary_folder_of_a_killed_writer_is_swept_and_that_of_a_living_o
 
 def test_only_what_writers_made_is_swept(tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
-    for folder in (outside / "held", inside / ".config", inside / ".begun.writing", inside / ".old.writing"):
+    stay = [".config", f".begun.{HERE}.writing", ".elsewhere.0123abcd.writing"]
+    go = [f".died.{HERE}.writing", f".old.{HERE}.writing", ".old-elsewhere.0123abcd.writing"]
+    for folder in (outside, *(inside / name for name in stay + go)):
         folder.mkdir(parents=True)
-    (inside / ".link.writing").symlink_to(outside)
-    (inside / ".file.writing").write_text("no folder")
+    for name in (".config", ".elsewhere.0123abcd.writing", f".died.{HERE}.writing", ".old-elsewhere.0123abcd.writing"):
+        (inside / name / "held").touch()  # by nobody
+    (outside / "held").touch()
+    (inside / f".link.{HERE}.writing").symlink_to(outside)
+    (inside / f".file.{HERE}.writing").write_text("no folder")
     long_ago = time.time() - GRACE - 1
-    for name in (".config", ".old.writing"):
+    for name in (".config", f".old.{HERE}.writing", ".old-elsewhere.0123abcd.writing"):
         os.utime(inside / name, (long_ago, long_ago))
     sweep(inside)
-    assert sorted(os.listdir(inside)) == [".begun.writing", ".config", ".file.writing", ".link.writing"]
-    assert (outside / "held").is_dir()
+    assert sorted(os.listdir(inside)) == sorted([*stay, f".file.{HERE}.writing", f".link.{HERE}.writing"])
+    assert (outside / "held").is_file()
     sweep(tmp_path / "nowhere")
 
 
