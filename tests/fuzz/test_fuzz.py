@@ -90,13 +90,13 @@ class Box:
     def trying(self, kind: str) -> Iterator[None]:
         """Take an input, or refuse it as rrbench does."""
         begin = time.monotonic()
+        refusal: Exception | None = None
         try:
             yield
         except (UseError, CellError) as error:
-            refusal = one_line(str(error))
-        else:
-            refusal = None
-        assert refusal is None or (refusal and refusal.isprintable())
+            refusal = error
+        assert refusal is None or str(refusal)
+        assert refusal is None or one_line(str(refusal)).isprintable()
         self.tried[kind, "taken" if refusal is None else "refused"] += 1
         assert time.monotonic() - begin < SECONDS
         assert os.listdir(self.outer) == ["inner"], "something was written outside"
@@ -190,12 +190,14 @@ def test_budgets(box: Box, norm: str, colon: str, radius: str) -> None:
 
 
 PRESET = (Path(cli.__file__).parents[1] / "presets" / "quick.toml").read_text()
-SECTIONS = ("run", "metrics", "recipe", "attack.pgd", "rejector.rr", "framework.pgd-at", "dataset.digits", "nonsense")
-SECTIONS += ("dataset.digits.step", "dataset.digits.recipe", "dataset.digits.framework.pgd-at", "attack", "dataset")
-KEYS = ("epochs", "batch", "learning_rate", "drops", "choose_by", "choose_on", "resamples", "tpr_rule", "steps", "step")
-KEYS += ("rejectors", "attacks", "dataset", "budgets", "network", "tau", "linf", "l2", "eps", "extends", "about")
-
-
+SECTIONS = (
+    *("run", "metrics", "recipe", "attack", "attack.pgd", "rejector.rr", "framework.pgd-at", "nonsense", "dataset"),
+    *("dataset.digits", "dataset.digits.step", "dataset.digits.recipe", "dataset.digits.framework.pgd-at"),
+)
+KEYS = (
+    *("epochs", "batch", "learning_rate", "drops", "choose_by", "choose_on", "resamples", "tpr_rule", "steps", "step"),
+    *("rejectors", "attacks", "dataset", "budgets", "network", "tau", "linf", "l2", "eps", "extends", "about"),
+)
 SOUND = ("3", "0.1", '"1/9"', '"pgd1"', '"calibration"', '["linf:1/9"]', '["rr"]', '"digits"', '"none"')
 
 
@@ -342,8 +344,9 @@ def archives(draw: st.DrawFn, there: dict[str, NDArray[Any]]) -> bytes:
 @tries(0.04)
 def test_archives(box: Box, sound: Path, runs: Path, data: st.DataObject) -> None:
     path = one_file(sound, data.draw(st.sampled_from((DATA, ATTACKS, SCORES))))
-    name, kept = str(path.relative_to(sound)), {each.name: each.read_bytes() for each in (sound / "cells").iterdir()}
+    name, kept = str(path.relative_to(sound)), {each.name: each.read_bytes() for each in (runs / "cells").iterdir()}
     content = data.draw(archives(load_arrays(path)))
+    store, key = Store(runs), json.loads(kept[one_cell(sound).name])["attack"]
     (runs / name).write_bytes(content)
     for cell, text in kept.items():  # with the right hash
         value = json.loads(text)
@@ -352,8 +355,6 @@ def test_archives(box: Box, sound: Path, runs: Path, data: st.DataObject) -> Non
         (runs / "cells" / cell).write_text(json.dumps(value))
     try:
         with box.trying("npz"):
-            key = json.loads(kept[one_cell(sound).name])["attack"]
-            store = Store(runs)
             has_answers(store, key)
             load_answers(store, key, torch.device("cpu"), with_features=False, with_images=False)
             shutil.copyfile(runs / name, store.whole_path(key))

@@ -81,9 +81,9 @@ class Soak:
 
     def start(self, words: Sequence[str], out: Path) -> ForkServerProcess:
         """Start one process on a folder."""
-        more = ("--config", str(self.folder / "config.toml"), "--out", str(out), "--device", "cpu")
-        more = {"run": (*more, "--retrain"), "train": more}.get(words[0], ())
-        process = context.Process(target=command, args=((*words, *more), self.folder / "log"))
+        shared = ("--config", str(self.folder / "config.toml"), "--out", str(out), "--device", "cpu")
+        more = {"run": (*shared, "--retrain"), "train": shared}
+        process = context.Process(target=command, args=((*words, *more.get(words[0], ())), self.folder / "log"))
         process.start()
         return process
 
