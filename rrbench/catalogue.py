@@ -172,9 +172,13 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, _Setting],
 
 
 def _answer(part: ast.FunctionDef) -> str:
-    """Write what a property returns, where that does not depend on the settings."""
+    """Write what a property returns: a value, or `setting=value` where it is true of that one."""
     last = part.body[-1]
     value = last.value if isinstance(last, ast.Return) else None
+    if isinstance(value, ast.Compare) and len(part.body) <= 2 and len(value.ops) == 1:
+        setting, other = value.left, value.comparators[0]
+        if isinstance(setting, ast.Attribute) and isinstance(value.ops[0], ast.Eq) and isinstance(other, ast.Constant):
+            return f"{setting.attr}={_text(other)}"
     is_plain = value is not None and not any(isinstance(node, ast.Attribute) for node in ast.walk(value))
     return _text(value) if is_plain and len(part.body) <= 2 else BY_SETTINGS
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 from rrbench.ascent import REVISION as ENGINE
+from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.config import MetricSettings, Recipe
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.protocols import Attack, Budget, Norm, Rejector
@@ -108,6 +109,8 @@ class Cell:
             found["framework"] = made
         if self.budget is not None:  # without any budget nothing is moved, and no engine runs
             found["engine"] = ENGINE
+        if self.is_adaptive and not build(Rejector, self.rejector).is_probability:
+            found["calibration"] = CALIBRATION
         if self.members:
             found["members"] = [revision("attack", member.name) for member in self.members]
         packages = dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack))
@@ -195,7 +198,11 @@ def victim_key(cell: Mapping[str, Any]) -> str:
     return digest(
         **{name: cell[name] for name in ("checkpoint", "dataset", "rejector")},
         is_attacked=cell["is_adaptive"],
-        revisions={kind: cell["revisions"][kind] for kind in ("dataset", "network", "rejector")},
+        revisions={
+            kind: found
+            for kind, found in cell["revisions"].items()
+            if kind in ("dataset", "network", "rejector", "calibration")
+        },
     )
 
 

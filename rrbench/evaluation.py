@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rrbench.batching import batch_size, forward, in_batches
+from rrbench.calibration import Border, find_border, scale_of
 from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
 from rrbench.devices import Instrumented, Precision, make_twin, tf32
@@ -56,6 +57,7 @@ class Subject:
     precision: Precision
     limit: int | None = None
     _outputs: dict[Split, Outputs] = field(default_factory=dict)
+    _borders: dict[Split, Border | None] = field(default_factory=dict)
     _twins: dict[Precision, nn.Module | None] = field(default_factory=dict)
     _is_random: bool | None = None
 
@@ -133,13 +135,17 @@ class Subject:
         scaling = calibration if split == "calibration" else train
         if train is not None and scaling is not None:
             certainty, correct = self._clean_scores(rejector, split, scaling)
-            # The lower median, as torch defines it: a value that occurs.
-            ordered = np.sort(certainty[correct])
-            if len(ordered):
-                median = float(ordered[(len(ordered) - 1) // 2])
-                low, high = np.quantile(ordered, [0.25, 0.75])
-                scale = float(max(high - low, 1e-6))
+            median, scale = scale_of(certainty[correct], self._at_border(rejector, split, scaling))
         return Calibration(float("nan") if threshold is None else threshold, median, scale)
+
+    def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
+        """Return the certainty on the border between classes; nobody asks for that of a probability."""
+        if rejector.is_probability:
+            return np.empty(0)
+        if split not in self._borders:
+            self._borders[split] = find_border(self.judge, self.outputs(split), batch)
+        border = self._borders[split]
+        return certainties(rejector, border.outputs, border.labels) if border else np.empty(0)
 
     def _clean_scores(
         self, rejector: Rejector, split: Split, batch: Batch

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
@@ -40,7 +41,7 @@ def table(
     if not is_paper_name(os.fspath(results)):
         if folders is not None or dataset or network or preset:
             raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
-        return to_frame(noted(read_rows(Path(results))))
+        return to_frame(noted(with_doubts(read_rows(Path(results)), is_whole=False)))
     selection = Selection(os.fspath(results), dataset, network, preset)
     tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])
     frame = pd.DataFrame([record_of(each) for each in tables.judged], columns=[*FIELDS, *MEASURED_FIELDS])

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from rrbench import provenance
 from rrbench.ascent import REVISION as ENGINE
+from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.cells import plain
 from rrbench.config import Config, load_preset
 from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
 from rrbench.devices import describe, find_precision
+from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.evaluation import Subject, fresh_member, measured, run_attack
 from rrbench.fingerprints import name_of, of_network, of_object
@@ -124,10 +126,10 @@ def evaluate(
                 checkpoint_sha256=weights,
                 version=provenance.version(),
                 commit=provenance.commit(),
-                revisions=write(_revisions(rejector, attack, chosen_attack, attack_name, choices)),
+                revisions=write(_revisions(rejector, chosen, attack, chosen_attack, attack_name, choices)),
             )
         )
-    return to_frame(rows)
+    return to_frame(with_doubts(rows))
 
 
 def _inner(network: nn.Module) -> nn.Module:
@@ -170,11 +172,17 @@ def _settings(plugin: Rejector | Attack) -> dict[str, object]:
 def _all_settings(rejector: Rejector, attack: Attack, members: Sequence[Choice]) -> dict[str, object]:
     """Return what a row states of the settings behind it."""
     found: dict[str, object] = {"rejector": _settings(rejector), "attack": _settings(attack)}
+    found["is_adaptive"] = attack.is_adaptive  # of an attack that is not installed nobody else could say
     return found | ({"members": [str(member) for member in members]} if members else {})
 
 
 def _revisions(
-    rejector: object, attack: object, chosen_attack: Attack, attack_name: str, members: Sequence[Choice]
+    rejector: object,
+    chosen: Rejector,
+    attack: object,
+    chosen_attack: Attack,
+    attack_name: str,
+    members: Sequence[Choice],
 ) -> dict[str, object]:
     """Return which behaviour decides a row; what was given as an object is told by a hash of what it does."""
     found: dict[str, object] = {
@@ -185,6 +193,8 @@ def _revisions(
         found["rejector"] = revision("rejector", parse(expand("rejector", rejector)).name)
     if chosen_attack.norms:
         found["engine"] = ENGINE
+    if chosen_attack.is_adaptive and not chosen.is_probability:
+        found["calibration"] = CALIBRATION
     if members:
         found["members"] = [revision("attack", member.name) for member in members]
     packages = [*chosen_attack.packages, *(name for member in members for name in build(Attack, member).packages)]

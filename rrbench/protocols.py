@@ -85,7 +85,7 @@ class Calibration(NamedTuple):
 
     threshold: float  # deployed: keeps 95 % of the correct clean validation inputs
     median: float  # of certainty over the correct clean training inputs
-    scale: float  # their interquartile range
+    scale: float  # how far it falls from there to the border between classes, or their interquartile range if wider
 
 
 class Draws(Protocol):
@@ -198,7 +198,8 @@ class Victim(NamedTuple):
     def log_certainty(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return (log R, log(1 - R)), R the certainty brought into [0, 1] so that any rejector can be attacked.
 
-        A certainty that is no probability becomes sigmoid((certainty - median) / scale).
+        A certainty that is no probability becomes sigmoid((certainty - median) / scale), the scale its fall to the border
+        between classes: by the interquartile range alone an undeclared confidence kept 99 % robust where PGD leaves 94.
         """
         certainty = self.certainty(outputs, labels)
         if self.rejector.is_probability:

@@ -76,7 +76,9 @@ def _victim(row: ResultRow, *, has_rivals: bool) -> Parts:
 
 def _attack(row: ResultRow) -> Parts:
     revisions, settings = revisions_of(row), stated(row)
-    parts = {kind: json.dumps(revisions.get(kind)) for kind in ("attack", "engine", "members", "packages")}
+    parts = {
+        kind: json.dumps(revisions.get(kind)) for kind in ("attack", "engine", "calibration", "members", "packages")
+    }
     return parts | {"attack settings": json.dumps([settings.get("attack"), settings.get("members")], sort_keys=True)}
 
 

@@ -16,6 +16,7 @@ from rrbench.distributions import hash_files, package_hash
 from rrbench.errors import UseError
 from rrbench.names import parse
 from rrbench.rows import ResultRow, revisions_of, stated
+from rrbench.sight import looks
 
 Revision = int | str
 OURS = "rrbench"
@@ -59,6 +60,11 @@ def engine() -> int:
     return int(constant("rrbench.ascent", "REVISION"))
 
 
+def calibration() -> int:
+    """Return the revision of the scale on which adaptive attacks see a certainty that is no probability."""
+    return int(constant("rrbench.calibration", "REVISION"))
+
+
 def superseded(row: ResultRow) -> list[str]:
     """Say what was of another revision than here when a row was measured; what is not installed here says nothing."""
     return [
@@ -77,10 +83,26 @@ def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, obje
         yield f"framework {row.framework}", found.get("framework", 1), _here("framework", row.framework)
     if "engine" in found:
         yield "engine", found["engine"], engine()
+    if "calibration" in found or _was_scaled(row):
+        yield "calibration", found.get("calibration", 1), calibration()
     for label, revision in zip(stated(row).get("members", ()), found.get("members", ()), strict=False):
         yield f"attack {label}", revision, _here("attack", label)
     for package, version in found.get("packages", {}).items():
         yield package, version, _version(package)
+
+
+def _was_scaled(row: ResultRow) -> bool:
+    """Tell whether the first calibration, which rows did not state, was behind a row's attack."""
+    try:
+        card = plugins("rejector").get(parse(row.rejector).name)
+    except UseError:
+        return False
+    return (
+        row.status == "ok"
+        and card is not None
+        and card.attributes.get("is_probability") == "false"
+        and bool(looks(row))
+    )
 
 
 def _is_own(revision: object) -> bool:

@@ -10,6 +10,7 @@ from rrbench.markup import escape_html, escape_latex, html_page, html_table, lat
 from rrbench.names import radius_text, unknown
 from rrbench.repeats import row_marks
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
+from rrbench.sight import attack_text, is_blind
 
 WIDTH = 100  # of a table as text
 SHOWN = 3  # rows named by a note below a table
@@ -71,7 +72,7 @@ def _measurements(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
         [
             row.trained_as,
             row.rejector,
-            row.attack,
+            attack_text(row),
             budget_text(row),
             number(row, "acc_all"),
             f"{number(row, 'acc_tpr95')} [{number(row, 'acc_tpr95_low')}, {number(row, 'acc_tpr95_high')}]",
@@ -115,7 +116,8 @@ def pivot_table(
     done = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
 
     def name_of(row: ResultRow, key: str) -> str:
-        return row.attack if (key, by) == ("attack", "budget") else _shown(row, key)
+        shown = row.attack if (key, by) == ("attack", "budget") else _shown(row, key)
+        return f"{shown} (blind)" if key == "attack" and layout != "csv" and is_blind(row) else shown
 
     varying = [
         key
@@ -123,7 +125,7 @@ def pivot_table(
         if key == "rejector" or len({name_of(row, key) for row in (done if key == "n" else rows)}) > 1
     ]
     for row in sorted(rows, key=order):
-        value = _shown(row, by)
+        value = name_of(row, by)
         columns[value] = None
         names = [*(name_of(row, key) for key in varying), *([marks[row]] if has_marks else [])]
         line = lines.setdefault(tuple(names), {})

@@ -42,6 +42,7 @@ def table(
 
     Example: rrbench table runs --by attack --metric deploy_robust --against confidence
     """
+    from rrbench.doubts import with_doubts
     from rrbench.revisions import noted
     from rrbench.rows import read_rows
     from rrbench.tables import pivot_table, results_table
@@ -58,7 +59,7 @@ def table(
     if given:
         raise UseError(f"{', '.join(given)} needs --paper")
     path = results or Path("runs")
-    rows = noted(read_rows(path))
+    rows = noted(with_doubts(read_rows(path), is_whole=False))
     if not rows:
         raise UseError(f"{path} holds no rows: nothing to show")
     is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"

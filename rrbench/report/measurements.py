@@ -7,6 +7,7 @@ from fractions import Fraction
 from rrbench.report.markup import Entry, Safe, element, joined, number, table, with_interval
 from rrbench.report.standings import Measured, Standing
 from rrbench.rows import ResultRow
+from rrbench.sight import attack_text
 from rrbench.tables import budget_text
 
 WIDTH, HEIGHT = 120, 14  # of the strip that draws an interval
@@ -46,7 +47,7 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
             _budget(standing.strongest.first),
             with_interval(standing.value, standing.interval, 1),
             Entry(_strip(standing, floor), standing.value, is_number=True),
-            standing.strongest.first.attack,
+            attack_text(standing.strongest.first),
             number(standing.attacks, 0),
             number(standing.strongest.mean("acc_all"), 1),
             number(standing.strongest.mean("deploy_coverage"), 1),
@@ -81,7 +82,7 @@ def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
         [
             row.rejector,
             row.trained_as,
-            row.attack,
+            attack_text(row),
             _budget(row),
             *([number(row.seed, 0)] if has_seeds else []),
             *[_measurement(row, column) for column in COLUMNS],
@@ -108,7 +109,7 @@ def distances_table(rows: Sequence[ResultRow]) -> Safe:
     header = ["rejector", "trained as", "attack", "norm", "distance", "distance_success", "success"]
     lines: list[list[Entry | str]] = [
         [
-            *(row.rejector, row.trained_as, row.attack, row.norm),
+            *(row.rejector, row.trained_as, attack_text(row), row.norm),
             number(row.distance),
             number(row.distance_success),
             number(row.success, 3),

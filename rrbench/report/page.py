@@ -21,7 +21,7 @@ from rrbench.report.origin import show_commands, show_manifest
 from rrbench.report.plots import show_plots
 from rrbench.report.results import Results, Setting
 from rrbench.report.standings import Standing, find_standings, main_budget
-from rrbench.report.words import COVERS, details, is_blind, verdict
+from rrbench.report.words import COVERS, are_blind, details, verdict
 from rrbench.rows import ResultRow
 
 QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
@@ -117,7 +117,7 @@ def _summary(
     listed = element("ul", *[element("li", details(each)) for each in chosen], class_="findings")
     summary = element("summary", f"Each of the {len(chosen)} rejectors in words")
     parts.append(element("details", summary, listed) if len(chosen) > LISTED else listed)
-    if is_blind(rows):
+    if are_blind(rows):
         parts.append(element("p", BLIND, class_="warning"))
     parts.append(element("p", COVERS, class_="aside"))
     return joined(parts)

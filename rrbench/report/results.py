@@ -63,7 +63,7 @@ def setting_of(row: ResultRow) -> Setting:
 def read_results(source: Path) -> Results:
     """Read a work folder, a folder that holds rows.csv alone, or a results CSV."""
     if not (source / "cells").is_dir():
-        results = Results(source, sorted(noted(read_rows(source)), key=order))
+        results = Results(source, sorted(noted(with_doubts(read_rows(source), is_whole=False)), key=order))
     else:
         store = Store(source)
         records = [record for record, _ in store.cells()]

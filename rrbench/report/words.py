@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from rrbench.catalogue import cards
-from rrbench.doubts import MARK, family
+from rrbench.doubts import MARK
 from rrbench.paired import Scored, paired_difference
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.standings import Standing
 from rrbench.rows import ResultRow
+from rrbench.sight import attack_text, is_blind
 
 Lead = tuple[float, float, float]  # points, and their interval
 NAMED = 3  # rivals in a sentence
@@ -75,13 +75,13 @@ def details(standing: Standing) -> Safe:
     attacked = standing.strongest
     tried = "the only attack" if standing.attacks == 1 else f"the strongest of {standing.attacks} attacks"
     parts: list[str] = [name(standing), ": ", measured(standing), " under "]
-    parts += [element("code", attacked.first.attack), f", {tried}"]
+    parts += [element("code", attack_text(attacked.first)), f", {tried}"]
     if standing.single is not attacked:
         single = standing.single.mean(standing.metric)
         assert single is not None
         parts += [
             " (the strongest single one: ",
-            element("code", standing.single.first.attack),
+            element("code", attack_text(standing.single.first)),
             f", {percent(single)})",
         ]
     parts.append(".")
@@ -107,10 +107,9 @@ def details(standing: Standing) -> Safe:
     return joined(parts)
 
 
-def is_blind(rows: Sequence[ResultRow]) -> bool:
+def are_blind(rows: Sequence[ResultRow]) -> bool:
     """Tell whether no attack with a budget looked at the rejector; one that is not installed here may have."""
-    looks = {card.name: card.attributes.get("is_adaptive") for card in cards("attack") if not card.stands_for}
-    return all(looks.get(family(row), "unknown") == "false" for row in rows if row.eps)
+    return all(is_blind(row) for row in rows if row.eps)
 
 
 def name(standing: Standing) -> Safe:

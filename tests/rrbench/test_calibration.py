@@ -67,3 +67,93 @@ def test_a_rejector_that_was_fitted_on_those_is_scaled_by_held_out_inputs() -> N
 
 def test_without_held_out_inputs_the_training_inputs_must_do() -> None:
     assert calibration(Fitted(), held_out=False) == pytest.approx(scale_of(TRAIN))
+
+
+# Three pixels are three logits, so that the way from one class to another is known.
+
+
+def between(peaks: list[float], *, halves: int = 2) -> Batch:
+    """Return inputs sorted by class: the first of class 0, the others of class 1, 2 ..."""
+    images = torch.zeros(len(peaks), 1, 1, 3)
+    labels = torch.arange(len(peaks)) * halves // len(peaks)
+    images[torch.arange(len(peaks)), 0, 0, labels] = torch.tensor(peaks)
+    return Batch(images, labels, torch.arange(len(peaks)))
+
+
+def scaled(rejector: Rejector, batch: Batch) -> tuple[float, float]:
+    subject = Subject(Identity(), {"train": batch, "calibration": None, "test": batch}.get, torch.device("cpu"), "fp32")
+    found = subject.victim(rejector, is_attacked=True).calibration
+    assert found is not None
+    return found.median, found.scale
+
+
+def test_a_certainty_that_hardly_varies_is_scaled_by_its_fall_to_the_border_between_two_classes() -> None:
+    """From (1, 0, 0) to (0, 1, 0) the answer changes at (1/2, 1/2, 0), where the certainty is 1/2."""
+    peaks = [1.0, 0.9999, 0.9998, 0.9999]
+    median, scale = scaled(Largest(), between(peaks))
+    assert median == pytest.approx(0.9999)
+    assert scale == pytest.approx(0.5, abs=0.01)
+    assert scale > 1000 * np.subtract(*np.quantile(peaks, [0.75, 0.25]))
+
+
+def test_the_border_is_found_wherever_it_lies() -> None:
+    """From (0.9, 0, 0) to (0, 0.3, 0) the answer changes three quarters of the way, at 0.225."""
+    _, scale = scaled(Largest(), between([0.9, 0.9, 0.9, 0.3, 0.3]))
+    # Both ways of a pair have the same border: median 0.9, and 0.9 - 0.225.
+    assert scale == pytest.approx(0.675, abs=0.02)
+
+
+def test_a_certainty_that_does_not_fall_there_keeps_its_interquartile_range() -> None:
+    @dataclass
+    class Unsure(Largest):
+        def certainty(self, outputs: Outputs) -> Tensor:
+            return -super().certainty(outputs)
+
+    peaks = [0.2, 0.4, 0.6, 0.8]
+    assert scaled(Unsure(), between(peaks))[1] == pytest.approx(0.3)
+
+
+def test_a_certainty_that_never_changes_has_a_scale_all_the_same() -> None:
+    @dataclass
+    class Constant(Largest):
+        def certainty(self, outputs: Outputs) -> Tensor:
+            return super().certainty(outputs) * 0 + 7
+
+    assert scaled(Constant(), between([0.2, 0.4, 0.6, 0.8]))[1] > 0
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
+def test_an_attack_does_not_care_in_which_unit_a_certainty_is_given(unit: float) -> None:
+    @dataclass
+    class Measured(Largest):
+        def certainty(self, outputs: Outputs) -> Tensor:
+            return unit * super().certainty(outputs)
+
+    assert scaled(Measured(), between([1.0, 0.9999, 0.9998, 0.9999]))[1] == pytest.approx(0.5 * unit, rel=0.02)
+
+
+def test_the_border_is_looked_for_once_for_all_rejectors_and_not_for_a_probability(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    judge = Subject.judge
+
+    def counted(self: Subject, images: Tensor) -> Outputs:
+        asked.append(len(images))
+        return judge(self, images)
+
+    @dataclass
+    class Sure(Largest):
+        is_probability = True
+
+    monkeypatch.setattr(Subject, "judge", counted)
+    batch = between([1.0, 0.9, 0.8, 0.7])
+    subject = Subject(Identity(), {"train": batch, "test": batch}.get, torch.device("cpu"), "fp32")
+    subject.victim(Sure(), is_attacked=True)
+    before = len(asked)
+    assert asked == [4, 4]
+    subject.victim(Largest(), is_attacked=True)
+    after = len(asked)
+    assert after > before
+    subject.victim(Fitted(), is_attacked=True)
+    assert len(asked) == after

@@ -83,7 +83,7 @@ def test_a_fact_is_read_from_a_variable_or_from_a_plain_property() -> None:
     attacks = by_name("attack")
     assert attacks["pgd"].attributes["is_adaptive"] == "false"
     assert attacks["adaptive"].attributes["is_adaptive"] == "true"
-    assert attacks["cw-l2"].attributes["is_adaptive"] == BY_SETTINGS
+    assert attacks["cw-l2"].attributes["is_adaptive"] == "goal=adaptive"
     assert attacks["pgd"].attributes["norms"] == "linf, l2"
     assert attacks["cw-l2"].attributes["norms"] == "l2"
     assert attacks["foolbox"].attributes["norms"] == BY_SETTINGS

@@ -57,8 +57,8 @@ def test_an_attack_that_takes_less_than_one_within_a_smaller_radius_is_doubted()
 
 
 def test_an_attack_without_gradients_that_wins_is_named() -> None:
-    blind = row("corner", 70.0, gradients=0, settings={})
-    assert notes(pgd(10, 80.0), blind) == ["weak: corner, without any gradient, takes 10.0 points more", ""]
+    corner = row("corner", 70.0, gradients=0, settings={})
+    assert notes(pgd(10, 80.0), corner) == ["weak: corner, without any gradient, takes 10.0 points more", ""]
 
 
 def test_an_ensemble_of_stored_attacks_is_not_an_attack_without_gradients() -> None:
@@ -82,3 +82,63 @@ def test_other_notes_stay_and_doubts_do_not_pile_up() -> None:
 def test_rows_with_settings_that_tell_nothing_are_compared_with_nobody() -> None:
     odd = [dataclasses.replace(pgd(10, 80.0), settings=text) for text in ("", "{", "null", "[]", '{"attack": 3}')]
     assert notes(*odd, pgd(100, 10.0)) == [""] * 6
+
+
+# Adaptive attacks, by deploy_robust.
+
+
+def adaptive(robust: float | None, objective: str = "ce+rcon", **changes: Any) -> ResultRow:
+    settings = {"steps": 20, "restarts": 1, "objective": objective}
+    return row(f"adaptive({objective})", 80.0, deploy_robust=robust, settings=settings, **changes)
+
+
+def worst_case(robust: float, **changes: Any) -> ResultRow:
+    return row("worst-case", 60.0, deploy_robust=robust, settings={}, beside={"members": ["pgd10"]}, **changes)
+
+
+def test_an_adaptive_attack_that_a_blind_one_beats_is_doubted() -> None:
+    """Measured on digits: 98.0 under an attack that looks at the rejector, and 86.0 under one that does not."""
+    assert notes(adaptive(98.0), pgd(20, 80.0, deploy_robust=86.0)) == [
+        "weak: pgd20, which does not look at the rejector, leaves deploy_robust 12.0 points lower",
+        "",
+    ]
+    assert notes(adaptive(88.0), pgd(20, 80.0, deploy_robust=86.0)) == ["", ""], "two points are chance"
+
+
+def test_an_adaptive_attack_that_another_adaptive_one_beats_by_more_than_a_few_points_is_doubted() -> None:
+    rows = [adaptive(90.0), adaptive(84.5, "con+rcon"), adaptive(89.5, "ce+rr")]
+    assert notes(*rows) == ["weak: adaptive(con+rcon) leaves deploy_robust 5.5 points lower", "", ""]
+
+
+def test_nothing_may_be_stronger_than_the_worst_case_by_more_than_chance() -> None:
+    assert notes(worst_case(80.0), adaptive(77.5)) == [
+        "weak: adaptive(ce+rcon) leaves deploy_robust 2.5 points lower",
+        "",
+    ]
+    assert notes(worst_case(80.0), adaptive(78.5)) == ["", ""]
+
+
+def test_a_blind_attack_that_an_adaptive_one_beats_is_what_one_expects() -> None:
+    assert notes(pgd(20, 80.0, deploy_robust=99.0), adaptive(40.0), worst_case(40.0)) == ["", "", ""]
+
+
+def test_only_the_same_victim_data_and_budget_are_compared() -> None:
+    others = [
+        pgd(20, 80.0, deploy_robust=50.0, **change)
+        for change in ({"eps": "1/4"}, {"norm": "l2"}, {"rejector": "rr"}, {"seed": 1}, {"data_sha256": "other"})
+    ]
+    assert notes(adaptive(98.0), *others) == [""] * 6
+    assert notes(adaptive(None), pgd(20, 80.0, deploy_robust=50.0)) == ["", ""], "no threshold, no comparison"
+
+
+def test_an_attack_of_which_nobody_knows_whether_it_looks_is_not_doubted_for_it() -> None:
+    stranger = row("an-outsider", 80.0, deploy_robust=98.0, settings={})
+    assert notes(stranger, pgd(20, 80.0, deploy_robust=50.0))[0] == ""
+
+
+def test_of_a_file_that_may_be_a_part_earlier_doubts_are_kept() -> None:
+    doubted = adaptive(98.0, note="weak: pgd20 takes more")
+    assert with_doubts([doubted], is_whole=False) == [doubted]
+    found = with_doubts([adaptive(98.0), pgd(20, 80.0, deploy_robust=86.0)], is_whole=False)
+    assert found[0].note.startswith("weak: pgd20, which")
+    assert with_doubts(found, is_whole=False) == found

@@ -166,7 +166,7 @@ def test_what_exits_is_one_clear_line_and_an_interrupt_is_none(whose: str, monke
 
     network = Linear()
     if whose == "network":
-        network.forward = end  # type: ignore[method-assign]
+        monkeypatch.setattr(network, "forward", end)
     if whose == "attack":
         monkeypatch.setattr(Pgd, "__call__", end)
 

@@ -29,7 +29,7 @@ from rrbench.report.origin import show_manifest
 from rrbench.report.picture import png
 from rrbench.report.results import read_results
 from rrbench.report.standings import find_standings, main_budget
-from rrbench.report.words import details, is_blind, verdict
+from rrbench.report.words import are_blind, details, verdict
 from rrbench.rows import ResultRow, read_rows, to_csv
 from rrbench.store import read_cell
 from stored_scores import save_scores, scores_of
@@ -143,9 +143,9 @@ def test_doubts_and_cheap_robustness_are_said_beside_the_number() -> None:
 
 
 def test_attacks_that_never_look_at_the_rejector_are_called_blind() -> None:
-    assert is_blind([row("a", "pgd100x10", 90), row("a", "clean", 99)])
-    assert not is_blind([row("a", "pgd100", 90), row("a", "adaptive(ce+rr)", 90)])
-    assert not is_blind([row("a", "an-outsider", 90)]), "one that is not installed may look"
+    assert are_blind([row("a", "pgd100x10", 90), row("a", "clean", 99)])
+    assert not are_blind([row("a", "pgd100", 90), row("a", "adaptive(ce+rr)", 90)])
+    assert not are_blind([row("a", "an-outsider", 90)]), "one that is not installed may look"
 
 
 def test_a_report_is_made_without_importing_torch() -> None:
