@@ -198,8 +198,8 @@ class Victim(NamedTuple):
     def log_certainty(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return (log R, log(1 - R)), R the certainty brought into [0, 1] so that any rejector can be attacked.
 
-        A certainty that is no probability becomes sigmoid((certainty - median) / scale), the scale its fall to the border
-        between classes: by the interquartile range alone an undeclared confidence kept 99 % robust where PGD leaves 94.
+        A certainty that is no probability becomes sigmoid((certainty - median) / scale), the scale its fall to the
+        border between classes: by interquartile range an undeclared confidence kept 99 % robust where PGD leaves 94.
         """
         certainty = self.certainty(outputs, labels)
         if self.rejector.is_probability:

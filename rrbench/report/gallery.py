@@ -12,6 +12,7 @@ from rrbench.report.markup import Safe, element, joined
 from rrbench.report.picture import data_address
 from rrbench.report.results import Results
 from rrbench.report.standings import Standing
+from rrbench.sight import attack_text
 
 SHOWN = 16  # the first inputs of the test split, which every cell keeps: nobody chose them
 
@@ -73,7 +74,7 @@ def show_gallery(results: Results, standings: Iterable[Standing]) -> Safe:
         title = joined(
             [
                 element("b", attacked.rejector),
-                f" under {attacked.attack}, {standing.budget}",
+                f" under {attack_text(attacked)}, {standing.budget}",
                 element("span", f"{len(pairs)} inputs{threshold}", class_="aside"),
             ]
         )

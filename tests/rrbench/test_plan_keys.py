@@ -1,5 +1,6 @@
 """What the cells of a plan share, and what changes the keys of rows, attacks and checkpoints."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,8 @@ import pytest
 from plan_parts import PAPER, QUICK, only, pairs, plan, trainings, without_strangers
 from rrbench import zoo
 from rrbench.cells import Cell, Plan, Training, digest, show_budget
+from rrbench.revisions import superseded
+from rrbench.rows import ResultRow
 
 
 def test_rectified_rejectors_share_one_checkpoint() -> None:
@@ -200,3 +203,43 @@ def test_a_training_is_named_by_its_framework_and_its_rejector_s_loss() -> None:
     training: Training = only(plan(["rr"], frameworks=["trades(beta=3)"])).training
     assert training.trained_as == "trades(beta=3)+rr"
     assert only(plan(["atro"])).training.trained_as == "atro"
+
+
+def test_the_revision_of_the_scale_counts_for_adaptive_attacks_on_what_is_no_probability_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = plan(["confidence", "kd"], ["pgd10", "adaptive(ce+rcon)"], datasets=["digits"]).cells
+
+    def keys() -> dict[tuple[str, str], tuple[str, ...]]:
+        return {
+            (str(cell.rejector), str(cell.attack)): (
+                cell.key("c", "fp32"),
+                cell.attack_key("c", "fp32"),
+                cell.victim_key("c"),
+            )
+            for cell in cells
+        }
+
+    before = keys()
+    monkeypatch.setattr("rrbench.cells.CALIBRATION", 99)
+    after = keys()
+    assert {name for name in before if before[name] != after[name]} == {("kd", "adaptive(ce+rcon)")}
+    changed = zip(before["kd", "adaptive(ce+rcon)"], after["kd", "adaptive(ce+rcon)"], strict=True)
+    assert all(old != new for old, new in changed)
+
+
+@pytest.mark.parametrize(
+    ("rejector", "attack", "revisions", "expected"),
+    [
+        ("kd", "adaptive(ce+rcon)", {}, ["calibration 1, now 2"]),
+        ("kd", "adaptive(ce+rcon)", {"calibration": 2}, []),
+        ("kd", "pgd10", {}, []),
+        ("confidence", "adaptive(ce+rcon)", {}, []),
+        ("<lambda>", "adaptive(ce+rcon)", {}, []),
+    ],
+)
+def test_rows_measured_on_the_first_scale_are_superseded(
+    rejector: str, attack: str, revisions: dict[str, int], expected: list[str]
+) -> None:
+    row = ResultRow("own data", "Net", "", "", rejector, attack, "linf", "1/20", 0, "quick", 60)
+    assert superseded(replace(row, revisions=json.dumps(revisions))) == expected

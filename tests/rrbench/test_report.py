@@ -31,6 +31,7 @@ from rrbench.report.results import read_results
 from rrbench.report.standings import find_standings, main_budget
 from rrbench.report.words import are_blind, details, verdict
 from rrbench.rows import ResultRow, read_rows, to_csv
+from rrbench.sight import attack_text
 from rrbench.store import read_cell
 from stored_scores import save_scores, scores_of
 
@@ -75,7 +76,7 @@ def test_an_ensemble_does_not_hide_the_strongest_single_attack() -> None:
     (standing,) = find_standings([row("a", "pgd10", 88), row("a", "pgd100", 92), ensemble])
     assert standing.strongest.first.attack == "worst-case"
     assert standing.single.first.attack == "pgd10"
-    assert "the strongest single one: pgd10, 88.0 %" in text_of(details(standing))
+    assert "the strongest single one: pgd10 (blind), 88.0 %" in text_of(details(standing))
 
 
 def test_without_a_deployed_threshold_accuracy_at_tpr95_counts() -> None:
@@ -235,7 +236,7 @@ def test_the_page_shows_the_stored_images_and_every_row(page: str, reported: Pat
     rows = read_rows(reported)
     assert page.count('<tr><th scope="row">rr</th>') == 5 + 2, "five rows, and two budgets at its weakest"
     for each in rows:
-        assert f"<td>{each.attack}</td>" in page
+        assert f"<td>{attack_text(each)}</td>" in page
     assert "rrbench run --attacks &#x27;pgd10,adaptive(con+rcon,eta=1,steps=10)&#x27;" in page, "as a shell reads it"
     assert "not of trainings" in page
 

@@ -52,11 +52,11 @@ ROWS = [FAILED, RECTIFIED, ATTACKED, CLEAN]
 
 TEXT = """\
 digits, small-cnn, preset quick, seed 0, n=360
-trained as  rejector    attack  budget     acc_all              acc_tpr95    auc  deploy_acc  coverage  robust
-----------  ----------  ------  ---------  -------  ---------------------  -----  ----------  --------  ------
-pgd-at      confidence  clean                98.33  99.40 [98.00, 100.00]  0.977       99.41     93.89   99.44
-pgd-at      confidence  pgd100  linf:3/20    70.00   72.50 [68.00, 77.00]  0.600           -         -       -
-pgd-at+rr   rr          clean                98.00           99.00 [-, -]      -           -         -       -
+trained as  rejector    attack          budget     acc_all              acc_tpr95    auc  deploy_acc  coverage  robust
+----------  ----------  --------------  ---------  -------  ---------------------  -----  ----------  --------  ------
+pgd-at      confidence  clean                        98.33  99.40 [98.00, 100.00]  0.977       99.41     93.89   99.44
+pgd-at      confidence  pgd100 (blind)  linf:3/20    70.00   72.50 [68.00, 77.00]  0.600           -         -       -
+pgd-at+rr   rr          clean                        98.00           99.00 [-, -]      -           -         -       -
 
 failed
 trained as  rejector  attack  budget     error
@@ -70,7 +70,7 @@ MARKDOWN = """\
 | trained as | rejector | attack | budget | acc_all | acc_tpr95 | auc | deploy_acc | coverage | robust |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 | pgd-at | confidence | clean |  | 98.33 | 99.40 [98.00, 100.00] | 0.977 | 99.41 | 93.89 | 99.44 |
-| pgd-at | confidence | pgd100 | linf:3/20 | 70.00 | 72.50 [68.00, 77.00] | 0.600 | - | - | - |
+| pgd-at | confidence | pgd100 (blind) | linf:3/20 | 70.00 | 72.50 [68.00, 77.00] | 0.600 | - | - | - |
 | pgd-at+rr | rr | clean |  | 98.00 | 99.00 [-, -] | - | - | - | - |
 
 **failed**
@@ -175,7 +175,7 @@ def test_a_pivot_by_budget_has_an_attack_once() -> None:
     assert shown[1].split() == ["rejector", "attack", "clean", "linf:3/20", "linf:1/5"]
     assert [line.split() for line in shown[3:]] == [
         ["confidence", "clean", "99.40", "missing", "missing"],
-        ["confidence", "pgd100", "missing", "72.50", "60.00"],
+        ["confidence", "pgd100", "(blind)", "missing", "72.50", "60.00"],
     ]
     assert pivot_table([ATTACKED, larger], "budget", "acc_all", "csv").splitlines()[0] == "rejector,linf:3/20,linf:1/5"
     with pytest.raises(UseError, match="unknown column 'budget'"):
