@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rrbench.devices import free_memory
 from rrbench.errors import CellError
+from rrbench.lending import WRITES, is_written
 from rrbench.protocols import Network, Outputs
 
 LARGEST = 5000  # inputs: beyond, a GPU gains nothing more
@@ -61,7 +62,8 @@ def in_batches(
         stop, room = min(start + size, total), _Room(inputs)
         token = _ROOM.set(room)
         try:
-            parts.append(work(slice(start, stop)))
+            # A copy: whoever answers in the same memory every time would write over what was said before.
+            parts.append([None if part is None else part.clone() for part in work(slice(start, stop))])
         except torch.OutOfMemoryError:
             tried = max(room.filled, stop - start)
             if tried == 1:
@@ -87,6 +89,14 @@ def _join(column: Sequence[Tensor | None]) -> Tensor | None:
 
 @torch.no_grad()
 def forward(network: Network, images: Tensor, size: int) -> Outputs:
-    """Return the network's outputs on all images."""
-    parts = in_batches(images.shape[0], size, lambda piece: network(images[piece]))
+    """Return the network's outputs on all images; it is lent copies of these and must not write into them."""
+
+    def ask(piece: slice) -> Outputs:
+        lent = images[piece].clone()
+        outputs = network(lent)
+        if is_written(lent, images[piece]):
+            raise CellError(WRITES)
+        return outputs
+
+    parts = in_batches(images.shape[0], size, ask)
     return Outputs(*(part for part in parts if part is not None))

@@ -12,7 +12,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from rrbench.errors import UseError, brief, first_line
+from rrbench.errors import CellError, UseError, brief, first_line
+from rrbench.lending import WRITES
 from rrbench.progress import Report
 from rrbench.protocols import Outputs
 
@@ -186,12 +187,15 @@ class Instrumented(nn.Module):
             self.gradients += images.shape[0]
             if self.watch:
                 images.register_hook(self._look)
+        version = images._version
         if self.precision == "fp32":
             with tf32(False):
                 outputs = network(images)
         else:
             with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 outputs = network(images)
+        if images._version != version:
+            raise CellError(WRITES)
         return Outputs(*(part.float() for part in outputs))
 
     def _look(self, gradient: Tensor) -> None:

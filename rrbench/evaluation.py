@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rrbench import probes
 from rrbench.batching import batch_size, forward, in_batches
 from rrbench.calibration import Border, find_border, scale_of
 from rrbench.config import MetricSettings
@@ -20,10 +21,12 @@ from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, first_line
 from rrbench.guards import certainties as certainties
-from rrbench.guards import check_alone, checked, fit
+from rrbench.guards import check_alone, check_returned, checked, fit, lend_rejector
+from rrbench.lending import kept
 from rrbench.metrics import Metrics, deploy_threshold, measure
 from rrbench.modes import frozen
 from rrbench.names import Choice
+from rrbench.probes import Doubt
 from rrbench.protocols import (
     Attack,
     Batch,
@@ -59,7 +62,7 @@ class Subject:
     _outputs: dict[Split, Outputs] = field(default_factory=dict)
     _borders: dict[Split, Border | None] = field(default_factory=dict)
     _twins: dict[Precision, nn.Module | None] = field(default_factory=dict)
-    _is_random: bool | None = None
+    _doubts: dict[str, list[Doubt]] = field(default_factory=dict)
 
     def batch(self, split: Split) -> Batch | None:
         """Return a split; the test split cut to the limit."""
@@ -87,7 +90,7 @@ class Subject:
 
     def judge(self, images: Tensor) -> Outputs:
         """Return what the network says in exact float32: every printed number comes from such a pass."""
-        with frozen(self.network), tf32(False):
+        with frozen(self.network), kept(self.network, changes_itself), tf32(False):
             outputs = forward(self.network, images, batch_size(self.device))
         if not all(bool(part.isfinite().all()) for part in outputs):
             raise CellError("the network gives NaN or infinite outputs")
@@ -99,13 +102,20 @@ class Subject:
             self._twins[precision] = make_twin(self.network, precision, self.device)
         return self._twins[precision] or self.network
 
-    def is_random(self) -> bool:
-        """Tell whether two passes over the same inputs differ by more than rounding."""
-        if self._is_random is None:
-            images = self.test().images[:64]
-            first, second = self.judge(images).logits, self.judge(images).logits
-            self._is_random = not torch.allclose(first, second, rtol=1e-4, atol=1e-5)
-        return self._is_random
+    def doubts(self, rejector: Rejector | None = None) -> list[Doubt]:
+        """Return what makes the network and its data look wrong or, given a fitted rejector, that one; asked once."""
+        about = "" if rejector is None else f"{type(rejector).__name__} {rejector!r}"
+        if about not in self._doubts:
+            test, outputs = self.test(), self.outputs("test")
+            if rejector is not None:
+                self._doubts[about] = probes.of_rejector(rejector, outputs, test.labels)
+                return self._doubts[about]
+            calibration = self.batch("calibration")
+            is_held_out = torch.from_numpy(held_out(test, calibration)).to(self.device)
+            with frozen(self.network), kept(self.network, changes_itself), tf32(False):
+                found = probes.of_network(self.network, test, outputs)
+            self._doubts[about] = found + probes.of_data(test, calibration, is_held_out)
+        return self._doubts[about]
 
     def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
         """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
@@ -162,8 +172,12 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
 def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
     """Say what a reader of the row must know, and what makes the attack look broken."""
     found = ["oracle: knows the labels"] if rejector.is_oracle else []
-    if subject.is_random():
-        found.append("the network is random: two passes over the same inputs differ")
+    concerned = {"all"} | ({"certainty", "head", *rejector.needs} if attack.is_adaptive else set())
+    # An ensemble counts no gradients of its own where its members' answers were stored.
+    if attacked.gradients > 0 or isinstance(attack, Ensemble):
+        concerned.add("gradients")
+    doubts = [*subject.doubts(), *subject.doubts(rejector)]
+    found += [doubt.text for doubt in doubts if doubt.concerns in concerned]
     if attack.is_mixture:
         found.append("mixture: clean images wherever the attack failed")
     if attacked.reached is not None and not bool(attacked.reached.any()):
@@ -205,7 +219,8 @@ def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
 
     def run(victim: Victim, batch: Batch) -> Moved:
         own, draws = build(Attack, attack), HashedDraws(derive(seed, "attack", attack.name))
-        return checked(own, own(victim.seen_by(own), batch, budget, draws), batch, budget)
+        with kept(victim.network, partial(_changed_by, own)):
+            return checked(own, own(victim.seen_by(own), batch.copied(), budget, draws), batch, budget)
 
     return run
 
@@ -222,27 +237,33 @@ def run_attack(
 ) -> Attacked:
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
+    subject.doubts()  # before any work: a network that writes into its images or itself is refused
     # An answer of minimal distortion lies on the boundary: in short precision it would end on the wrong side.
     # An ensemble compares verdicts, and those are fp32's.
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else subject.precision
     counted = Instrumented(subject.attackable(precision), precision, exact=subject.network, watch=True)
-    watched = victim._replace(network=counted).seen_by(attack)
+    lent = lend_rejector(victim.rejector)
+    watched = victim._replace(network=counted, rejector=lent).seen_by(attack)
     draws = HashedDraws(derive(seed, "attack", name))
     lost: dict[str, str] = {}
     trying = [_noted(label, member, lost) for label, member in members]
     begin = time.perf_counter()
 
     def attacked(piece: slice) -> tuple[Tensor | None, ...]:
-        # A copy: an attack that writes into its batch must not change what it is judged on.
-        batch = Batch(*(part.clone() for part in test.at(piece)))
+        batch = test.at(piece)
         if isinstance(attack, Ensemble):
-            return checked(attack, attack.combine(watched, batch, trying), batch, budget)
-        return checked(attack, attack(watched, batch, budget, draws), batch, budget)
+            return checked(attack, attack.combine(watched, batch.copied(), trying), batch, budget)
+        return checked(attack, attack(watched, batch.copied(), budget, draws), batch, budget)
 
     # Where only the answers must be exact, the way back may be fast.
-    with frozen(counted), tf32(precision == "tf32" or subject.precision != "fp32"):
+    with (
+        frozen(counted),
+        kept(counted, partial(_changed_by, attack)),
+        tf32(precision == "tf32" or subject.precision != "fp32"),
+    ):
         images, boldest, reached = in_batches(test.size, batch_size(subject.device), attacked, done)
+    check_returned(attack, lent, victim.rejector)
     assert images is not None
     if counted.has_seen_nan():
         raise CellError("NaN gradients: some images could not be attacked and would look robust")
@@ -264,6 +285,15 @@ def run_attack(
         reached=reached,
         lost=tuple(f"{name} ({reason})" for name, reason in lost.items()),
     )
+
+
+def _changed_by(attack: Attack, what: str) -> str:
+    return f"{type(attack).__name__} changes the network's {what}: work on a copy"
+
+
+def changes_itself(what: str) -> str:
+    """Say that a network writes into itself."""
+    return f"the network changes its own {what} when it answers: its rows would depend on what was asked before"
 
 
 def _noted(name: str, member: Member, lost: dict[str, str]) -> Member:

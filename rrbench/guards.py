@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.errors import CellError
+from rrbench.lending import is_same, is_written, writes_into
 from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
 
 PROBED = 8  # inputs on which a rejector is asked whether it looks at the batch
@@ -17,21 +19,51 @@ ROUNDING = 1e-4  # of a score and of the spread of scores: so much may depend on
 
 
 @contextmanager
-def _lent(rejector: Rejector, method: str, outputs: Outputs) -> Iterator[Outputs]:
-    """Lend a rejector copies of outputs that others will read too, and refuse it if it writes into them."""
-    copies = Outputs(*(part.detach().clone() for part in outputs))
-    yield rejector.shown(copies)
-    for part, tensor in copies._asdict().items():
-        if tensor._version:
-            name = type(rejector).__name__
-            raise CellError(f"{method} of {name} writes into the {part} that it is given: work on a copy")
+def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> Iterator[tuple[Outputs, Tensor]]:
+    """Lend a rejector copies of what others will read too, and refuse it if it writes into them.
+
+    Where gradients are wanted the copies have a history, as an attack's outputs have.
+    """
+    name, outputs, fitted = type(rejector).__name__, Outputs(*(part.detach() for part in outputs)), _copied(rejector)
+    wants = torch.is_grad_enabled()
+    copies = Outputs(*(part.clone().requires_grad_(wants).clone() if wants else part.clone() for part in outputs))
+    lent = labels.clone()
+    yield rejector.shown(copies), lent
+    for part, own, original in zip((*outputs._fields, "labels"), (*copies, lent), (*outputs, labels), strict=True):
+        if is_written(own.detach(), original):
+            raise CellError(writes_into(method, name, part))
+    if method == "fit":
+        return
+    for key in fitted.keys() | rejector.fitted.keys():
+        if key not in fitted or key not in rejector.fitted or not is_same(rejector.fitted[key], fitted[key]):
+            rejector.fitted = fitted
+            raise CellError(f"{method} of {name} changes self.fitted[{key!r}]: only fit may write there")
+
+
+def _copied(rejector: Rejector) -> dict[str, Tensor]:
+    return {key: tensor.clone() for key, tensor in rejector.fitted.items()}
+
+
+def lend_rejector(rejector: Rejector) -> Rejector:
+    """Return a rejector to attack, with a copy of what it has learnt."""
+    own = copy(rejector)
+    own.fitted = _copied(rejector)
+    return own
+
+
+def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:
+    """Refuse an attack during which a rejector came to know something else."""
+    for key in rejector.fitted:
+        if key not in lent.fitted or not is_same(lent.fitted[key], rejector.fitted[key]):
+            names = type(attack).__name__, type(rejector).__name__
+            raise CellError(f"{names[0]} changes what {names[1]} has learnt (self.fitted[{key!r}]): work on a copy")
 
 
 def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
     """Fit a rejector, and return it as every later run finds it: made anew, with nothing but `fitted`."""
     name, before = type(rejector).__name__, dict(vars(rejector))
-    with _lent(rejector, "fit", clean) as outputs:
-        rejector.fit(outputs, labels)
+    with _lent(rejector, "fit", clean, labels) as (outputs, lent):
+        rejector.fit(outputs, lent)
     for key, value in vars(rejector).items():
         if key != "fitted" and (key not in before or value is not before[key]):
             raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
@@ -52,8 +84,8 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
 @torch.no_grad()
 def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
     """Return a rejector's scores; anything but one finite number an input is an error."""
-    with _lent(rejector, "certainty", outputs) as lent:
-        certainty = rejector.oracle_certainty(lent, labels)
+    with _lent(rejector, "certainty", outputs, labels) as (lent, lent_labels):
+        certainty = rejector.oracle_certainty(lent, lent_labels)
     if not isinstance(certainty, Tensor):
         raise CellError(f"{rejector} gives {type(certainty).__name__} instead of a tensor of scores")
     if certainty.shape != labels.shape:
@@ -69,6 +101,7 @@ def check_alone(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
     count = min(PROBED, len(labels))
     outputs, labels = outputs.at(slice(count)), labels[:count]
     together = certainties(rejector, outputs, labels)
+    _check_climbing(rejector, outputs, labels)
     spread = float(np.subtract(*np.quantile(together, [0.75, 0.25]))) if count else 0.0
     parts = [torch.arange(count).flip(0)[:-1], *torch.arange(min(2, count)).split(1)]
     for part in parts if count > 1 else []:
@@ -82,6 +115,17 @@ def check_alone(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
                 f"{expected[worst]:.6g} among {count} and {found[worst]:.6g} among {len(part)}; "
                 "compute each score from its own row alone, and without chance"
             )
+
+
+def _check_climbing(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
+    """Refuse a certainty that writes into what it is lent only while somebody follows its gradient."""
+    try:
+        with torch.enable_grad(), _lent(rejector, "certainty", outputs, labels) as (lent, lent_labels):
+            rejector.oracle_certainty(lent, lent_labels)
+    except CellError:
+        raise
+    except Exception:  # it knows no gradient: an attack that asks for one says so
+        return
 
 
 def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Moved:

@@ -19,9 +19,10 @@ from rrbench.datasets.check import check_batch
 from rrbench.devices import describe, find_precision
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
-from rrbench.evaluation import Subject, fresh_member, measured, run_attack
+from rrbench.evaluation import Subject, changes_itself, fresh_member, measured, run_attack
 from rrbench.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
+from rrbench.lending import kept
 from rrbench.modes import mode
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
@@ -88,7 +89,10 @@ def evaluate(
     }
     test = batches["test"]
     assert test is not None
-    classes = _count_classes(network, test)
+    try:
+        classes = _count_classes(network, test)
+    except CellError as error:
+        raise UseError(str(error)) from None
     for split, batch in batches.items():
         if batch is not None:
             check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
@@ -101,9 +105,12 @@ def evaluate(
         choices = _members(config, area) if isinstance(chosen_attack, Ensemble) else []
         members = [(str(choice), fresh_member(choice, area, seed)) for choice in choices]
         try:
-            victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
-            attacked = run_attack(subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members)
-            _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed)
+            with kept(network, lambda what: f"the network's {what} was changed while {name} was measured"):
+                victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
+                attacked = run_attack(
+                    subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members
+                )
+                _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed)
         except CellError as error:
             raise UseError(str(error)) from None
         has_budget = bool(chosen_attack.norms)
@@ -155,9 +162,10 @@ def _count_classes(network: nn.Module, test: Batch) -> int:
     """Return the number of logits; images that no network could take are left for `check_batch` to refuse."""
     if test.images.dim() != 4 or not len(test.images):
         return 1
-    check_network(network, test.at(slice(2)), None)
-    with mode(network, "eval"), torch.no_grad():
-        return int(network(test.images[:2]).logits.shape[1])
+    with kept(network, changes_itself):
+        check_network(network, test.at(slice(2)), None)
+    with mode(network, "eval"), kept(network, changes_itself), torch.no_grad():
+        return int(network(test.images[:2].clone()).logits.shape[1])
 
 
 def _settings(plugin: Rejector | Attack) -> dict[str, object]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.errors import CellError
+from rrbench.lending import writes_into
 from rrbench.seals import Hidden, sealed
 
 Norm = Literal["linf", "l2"]
@@ -36,6 +37,10 @@ class Batch(NamedTuple):
     def repeated(self, count: int) -> "Batch":
         """Return `count` copies one after the other."""
         return Batch(*(part.repeat(count, *[1] * (part.dim() - 1)) for part in self))
+
+    def copied(self) -> "Batch":
+        """Return a copy to lend: whoever writes into it changes nobody else's inputs."""
+        return Batch(*(part.clone() for part in self))
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on `device`."""
@@ -184,7 +189,15 @@ class Victim(NamedTuple):
 
     def certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """Return the rejector's certainty, an oracle's included, with a gradient wherever the logits have one."""
-        certainty = self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
+        # The attack goes on with both: in outputs a write is noticed, and of labels a copy is lent. A write that
+        # PyTorch does not see was looked for before (guards.check_alone).
+        lent, versions = labels.clone(), [part._version for part in outputs]
+        certainty = self.rejector.oracle_certainty(self.rejector.shown(outputs), lent)
+        written = [
+            part for part, tensor, at in zip(outputs._fields, outputs, versions, strict=True) if tensor._version > at
+        ]
+        for part in [*written, *(["labels"] if lent._version else [])]:
+            raise CellError(writes_into("certainty", type(self.rejector).__name__, part))
         if outputs.logits.requires_grad and torch.is_grad_enabled() and not certainty.requires_grad:
             if self.rejector.is_constant:
                 # Its slope is 0 by its own word: what else an objective climbs is all that there is to climb.

@@ -123,7 +123,8 @@ class Supply:
             source = build(DataSource, dataset)
             batch = source.load(split, self.roots)
             check_batch(batch, source.info.classes, f"{dataset} ({split})")
-            self._data[dataset, split] = batch.to(self.device)
+            # A copy: a source may go on working in the arrays that it gave.
+            self._data[dataset, split] = batch.to(self.device).copied()
         return self._data[dataset, split]
 
     def subject(self, cell: Cell, checkpoint: Checkpoint) -> Subject:

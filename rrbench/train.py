@@ -210,7 +210,7 @@ def accuracies(
 
     def attacked(piece: slice) -> tuple[Tensor, ...]:
         batch = judged.at(piece)
-        answer = attack(Victim(model, rejector).seen_by(attack), batch, training.budget, draws)
+        answer = attack(Victim(model, rejector).seen_by(attack), batch.copied(), training.budget, draws)
         images = checked(attack, answer, batch, training.budget).images
         with torch.no_grad():
             return (model(images).logits,)

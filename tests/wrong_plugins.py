@@ -269,3 +269,96 @@ class Remembering(Centred):
 
 
 SECRET: dict[int, float] = {}
+
+
+@dataclass
+class Scribbling(Sure):
+    """Scores rightly, and then writes into what it was lent."""
+
+    how: str = "in place"
+    needs = frozenset({"features"})
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        score, logits = super().certainty(outputs), outputs.logits
+        if self.how == "data":
+            logits.data.zero_()
+        elif self.how == "numpy":
+            logits.detach().numpy().fill(0)
+        elif self.how == "features":
+            outputs.features.data.zero_()
+        elif self.how == "in place" or (self.how == "climb" and logits.requires_grad):
+            with torch.no_grad():
+                logits.zero_()
+        elif self.how == "climb data" and logits.requires_grad:
+            logits.data.zero_()
+        return score
+
+
+@dataclass
+class Relabelling(Sure):
+    """Writes into the labels, which an oracle is given."""
+
+    is_oracle = True
+
+    def oracle_certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        score = outputs.logits.double().softmax(1).gather(1, labels[:, None]).squeeze(1)
+        labels.data.zero_()
+        return score
+
+
+@dataclass
+class RelabellingFit(Centred):
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        super().fit(clean, labels)
+        labels.data.zero_()
+
+
+@dataclass
+class Drifting(Centred):
+    """Goes on learning while it scores."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        score = super().certainty(outputs)
+        if "mean" in self.fitted:
+            self.fitted["mean"].data.add_(1e-3)
+        return score
+
+
+@dataclass(frozen=True)
+class Meddling(Brighter):
+    """Writes into the network."""
+
+    how: str = "data"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        network = victim.network
+        assert isinstance(network, nn.Module)
+        if self.how == "data":
+            for parameter in network.parameters():
+                parameter.data.zero_()
+        elif self.how == "in place":
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    parameter.add_(1.0)
+        elif self.how == "buffers":
+            for buffer in network.buffers():
+                buffer.zero_()
+        elif self.how == "replaced":
+            for module in network.modules():
+                for name, parameter in module.named_parameters(recurse=False):
+                    setattr(module, name, nn.Parameter(torch.zeros_like(parameter)))
+        elif self.how == "raising":
+            for parameter in network.parameters():
+                parameter.data.zero_()
+            raise ValueError("halfway")
+        return super().__call__(victim, batch, budget, draws)
+
+
+@dataclass(frozen=True)
+class Unteaching(Climbing):
+    """Writes into what the rejector has learnt."""
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        for tensor in victim.rejector.fitted.values():
+            tensor.data.zero_()
+        return super().__call__(victim, batch, budget, draws)

@@ -65,7 +65,7 @@ def check_network(network: nn.Module, batch: Batch, classes: int | None) -> None
         raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
     try:
         with mode(network, "eval"), torch.no_grad():
-            outputs = network(batch.images)
+            outputs = network(batch.images.clone())
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         shape = tuple(batch.images.shape)
         raise UseError(f"the network fails on images of shape {shape}: {first_line(problem)}") from None

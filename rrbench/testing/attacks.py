@@ -100,7 +100,7 @@ class Case:
         victim = Victim(network or self.network, Headed(), CALIBRATION).seen_by(self.attack)
         budget = budget or self.budget
         # A copy, as in a run: what an attack writes into its batch must not reach the other checks.
-        lent = Batch(*(part.clone() for part in batch))
+        lent = batch.copied()
         moved = checked(self.attack, self.attack(victim, lent, budget, HashedDraws(7)), batch, budget)
         is_same = all(torch.equal(after, before) for after, before in zip(lent, batch, strict=True))
         expect(is_same and not lent.images.requires_grad, "it changes the batch that it is given: work on a copy")

@@ -1,0 +1,279 @@
+"""What looks robust and is not gets a note; what ships, and what works in bf16 inside, gets none."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rrbench
+from own_network import Featured, Linear, inputs
+from rrbench import Outputs, probes, zoo
+from rrbench.checkpoints import load_weights, read_checkpoint
+from rrbench.config import load_preset
+from rrbench.datasets.digits import Digits
+from rrbench.evaluation import Subject
+from rrbench.protocols import Batch, NetworkSource, Rejector, Split
+from rrbench.registry import build, choose, expand, restore
+from tested_plugins import TESTED
+
+RANDOM = "the network is random: two passes over the same inputs differ"
+BATCH = "the network looks at the batch: alone, or beside others, an image gets another answer"
+OTHERWISE = "the network answers otherwise where gradients are asked for"
+SLOPE = "the gradient of the {} is wrong: a small step does not do what it says"
+PROBABILITIES = "the logits are probabilities: return what comes before the softmax"
+FLAT = "the certainty has a gradient of zero: an adaptive attack cannot follow it"
+ADAPTIVE = "adaptive(ce+rcon,steps=2,restarts=1)"
+
+
+class Lying(torch.autograd.Function):
+    """Is nothing but a wrong gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        return (gradient * ctx.factor if ctx.factor else torch.randn_like(gradient)), None
+
+
+class Wrong(Linear):
+    """Two classes told apart by one weight vector, and one thing wrong with them."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.passes = how, 0
+
+    def forward(self, images: Tensor) -> Any:
+        self.passes += 1
+        plain: Callable[[Tensor], Tensor] = super().forward
+        logits = plain(images)
+        if self.how == "one in seven" and self.passes % 7 == 0:
+            return logits + 0.1 * torch.randn_like(logits)
+        return {
+            "right": lambda: logits,
+            "one in seven": lambda: logits,
+            "looks": lambda: logits - logits.mean(0),
+            "alone": lambda: logits if len(logits) > 1 else -logits,
+            "fails alone": lambda: logits if len(logits) > 1 else logits[0],
+            "otherwise": lambda: -logits if torch.is_grad_enabled() else logits,
+            "turned": lambda: plain(Lying.apply(images, -1.0)),  # type: ignore[no-untyped-call]
+            "noise": lambda: plain(Lying.apply(images, 0.0)),  # type: ignore[no-untyped-call]
+            "faint": lambda: plain(Lying.apply(images, 0.01)),  # type: ignore[no-untyped-call]
+            "half": lambda: logits + 3 * torch.stack([images[:, 0, 0, 0], images[:, 0, 1, 1]], 1).detach() * 5,
+            "softmax": lambda: logits.softmax(1),
+            "features": lambda: (10 * images.flatten(1).detach(), logits),
+        }[self.how]()
+
+
+def note(network: nn.Module, rejector: Any, attack: str, **options: Any) -> str:
+    budget = None if attack == "clean" else "linf:1/50"
+    rows = rrbench.evaluate(network, rejector, attack, inputs(), budget=budget, fit_data=inputs(100, seed=1), **options)
+    (found,) = rows.note
+    return str(found)
+
+
+# Networks.
+
+
+@pytest.mark.parametrize(
+    ("how", "attack", "text"),
+    [
+        ("right", "pgd2", ""),
+        ("one in seven", "clean", RANDOM),
+        ("one in seven", "pgd2", RANDOM),
+        ("looks", "clean", BATCH),
+        ("alone", "clean", BATCH),
+        ("fails alone", "clean", BATCH),
+        ("otherwise", "pgd2", OTHERWISE),
+        ("otherwise", "clean", ""),
+        ("turned", "pgd2", SLOPE.format("logits")),
+        ("turned", "clean", ""),
+        ("noise", "pgd2", SLOPE.format("logits")),
+        ("faint", "pgd2", SLOPE.format("logits")),
+        ("half", "pgd2", SLOPE.format("logits")),
+        ("softmax", "clean", PROBABILITIES),
+    ],
+)
+def test_a_network_that_only_looks_robust_is_noted(how: str, attack: str, text: str) -> None:
+    assert note(Wrong(how), "confidence", attack) == text
+
+
+def on_both(outputs: Outputs) -> Tensor:
+    return outputs.logits.amax(1) + outputs.features.sum(1)
+
+
+@pytest.mark.parametrize(("rejector", "attack"), [(on_both, ADAPTIVE), (on_both, "pgd2"), ("confidence", ADAPTIVE)])
+def test_features_without_a_gradient_are_noted_where_an_adaptive_attack_needs_them(rejector: Any, attack: str) -> None:
+    is_noted = SLOPE.format("features") in note(Wrong("features"), rejector, attack)
+    assert is_noted == (rejector is on_both and attack == ADAPTIVE)
+
+
+# Rejectors.
+
+
+class Counted:
+    """A certainty that changes with every seventh call."""
+
+    calls = 0
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        self.calls += 1
+        return confident(outputs) + (0.01 * torch.rand(len(outputs.logits)) if self.calls % 7 == 0 else 0)
+
+
+def confident(outputs: Outputs) -> Tensor:
+    return outputs.logits.softmax(1).amax(1)
+
+
+def rounded(outputs: Outputs) -> Tensor:
+    return (10 * confident(outputs)).round() / 10
+
+
+def rounded_with_a_slope(outputs: Outputs) -> Tensor:
+    return confident(outputs) + (rounded(outputs) - confident(outputs)).detach()
+
+
+def turned(outputs: Outputs) -> Tensor:
+    return 2 * confident(outputs).detach() - confident(outputs)
+
+
+def half(outputs: Outputs) -> Tensor:
+    return confident(outputs) + outputs.features.sum(1).detach()
+
+
+def otherwise(outputs: Outputs) -> Tensor:
+    return confident(outputs) * (0.5 if torch.is_grad_enabled() else 1)
+
+
+def sure(outputs: Outputs) -> Tensor:
+    """Is 1 in float32 for every clean input, and as right as confidence."""
+    return (1000 * outputs.logits).softmax(1).amax(1)
+
+
+WRONG_SLOPE = SLOPE.format("certainty")
+
+
+@pytest.mark.parametrize(
+    ("certainty", "text"),
+    [
+        (confident, ""),
+        (rounded, FLAT),
+        (rounded_with_a_slope, WRONG_SLOPE),
+        (turned, WRONG_SLOPE),
+        (half, WRONG_SLOPE),
+        (otherwise, "the certainty answers otherwise where gradients are asked for"),
+    ],
+)
+def test_a_certainty_that_cannot_be_followed_is_noted_under_adaptive_attacks_alone(
+    certainty: Callable[[Outputs], Tensor], text: str
+) -> None:
+    assert note(Featured(), certainty, ADAPTIVE) == text
+    assert note(Featured(), certainty, "pgd2") == ""
+
+
+def test_a_certainty_that_is_random_now_and_then_is_noted_or_refused() -> None:
+    assert note(Linear(), Counted(), "clean") == "the certainty is random: asked twice for the same inputs it differs"
+
+
+# Data.
+
+
+def test_a_threshold_fixed_on_what_is_measured_is_noted() -> None:
+    images, labels = inputs()
+    text = "the threshold was fixed on {} of the inputs that it is measured on"
+    assert note(Linear(), "confidence", "clean", calibration_data=(images, labels)) == text.format(200)
+    other, others = inputs(100, seed=3)
+    mixed = torch.cat([other, images[:20]]), torch.cat([others, labels[:20]])
+    assert note(Linear(), "confidence", "clean", calibration_data=mixed) == text.format(20)
+    assert note(Linear(), "confidence", "clean", calibration_data=(other, others)) == ""
+    # Named by the same ids, they are not counted for the deployed threshold, as on CIFAR-10.
+    shared = Batch(images[:50], labels[:50], torch.arange(50))
+    assert note(Linear(), "confidence", "clean", calibration_data=shared) == ""
+
+
+# The error of a gradient, by hand.
+
+
+def test_the_error_of_a_gradient_is_what_a_hand_calculation_says() -> None:
+    at = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]], dtype=torch.float64)
+    errors, is_flat = probes.slope_errors(lambda x: x.square().sum(1), at, 0.04)
+    assert errors.tolist() == pytest.approx([0, 0, 0], abs=1e-9)  # both sides of a square cancel
+    assert not is_flat.any()
+    errors, _ = probes.slope_errors(lambda x: 2 * x.sum(1).detach() - x.sum(1), at, 0.04)
+    assert errors.tolist() == pytest.approx([2, 2, 2])  # said 1, done -1
+    errors, _ = probes.slope_errors(lambda x: x.sum(1) + 3 * x.sum(1).detach(), at, 0.04)
+    assert errors.tolist() == pytest.approx([0.75] * 3)  # said 1, done 4
+    errors, is_flat = probes.slope_errors(lambda x: 0 * x.sum(1) + x.sum(1).round(), at, 0.04)
+    assert is_flat.all()
+
+
+# What ships.
+
+
+def shipped() -> dict[str, Path]:
+    return {entry.file: zoo.EMBEDDED / entry.file for entry in zoo.entries(zoo.EMBEDDED)}
+
+
+@pytest.fixture(scope="module")
+def digits() -> dict[Split, Batch]:
+    splits: tuple[Split, ...] = ("train", "calibration", "test")
+    return {split: Digits().load(split) for split in splits}
+
+
+def subject_of(path: Path, digits: dict[Split, Batch]) -> tuple[Subject, str]:
+    checkpoint = read_checkpoint(path)
+    trained = checkpoint.facts["training_key"]
+    own = build(Rejector, choose("rejector", trained or "confidence", load_preset("quick"), "digits"))
+    network = build(NetworkSource, restore("network", checkpoint.facts["network"])).build(Digits().info, own)
+    load_weights(network, checkpoint)
+    return Subject(network, lambda split: digits[split], torch.device("cpu"), "fp32"), trained
+
+
+@pytest.mark.parametrize("file", shipped())
+def test_what_ships_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> None:
+    subject, trained = subject_of(shipped()[file], digits)
+    assert subject.doubts() == []
+    names = [name for name in TESTED["rejector"] if not trained and "@" not in expand("rejector", name)]
+    looked = 0
+    for text in [trained] if trained else [expand("rejector", name) for name in names]:
+        rejector = build(Rejector, choose("rejector", text, load_preset("quick"), "digits"))
+        if rejector.has_training() and not trained:
+            continue
+        victim = subject.victim(rejector, is_attacked=False)
+        assert subject.doubts(victim.rejector) == [], text
+        looked += 1
+    assert looked == (1 if trained else len({"confidence", "t-con", "kd", "lid", "gda", "gda*", "gmm"}) + 1)
+
+
+class Short(nn.Module):
+    """Works in bf16 inside."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Outputs:
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = self.network(images)
+        return Outputs(*(part.float() for part in outputs))
+
+
+@pytest.mark.parametrize("file", [name for name in shipped() if "pgd-at-" in name or "trades+rr" in name])
+def test_a_network_that_works_in_bf16_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> None:
+    subject, _ = subject_of(shipped()[file], digits)
+    subject.network = Short(subject.network)
+    assert subject.doubts() == []
+
+
+def test_a_network_is_looked_at_once(digits: dict[Split, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, _ = subject_of(next(iter(shipped().values())), digits)
+    calls: list[int] = []
+    monkeypatch.setattr(probes, "of_network", lambda *given: calls.append(1) or [])
+    assert subject.doubts() == subject.doubts() == []
+    assert calls == [1]
