@@ -22,11 +22,12 @@ ROUNDING = 1e-4  # of a score and of the spread of scores: so much may depend on
 def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> Iterator[tuple[Outputs, Tensor]]:
     """Lend a rejector copies of what others will read too, and refuse it if it writes into them.
 
-    Where gradients are wanted the copies have a history, as an attack's outputs have.
+    A certainty that is asked for its gradient gets copies with a history, as an attack's outputs have.
     """
     name, outputs, fitted = type(rejector).__name__, Outputs(*(part.detach() for part in outputs)), _copied(rejector)
-    wants = torch.is_grad_enabled()
-    copies = Outputs(*(part.clone().requires_grad_(wants).clone() if wants else part.clone() for part in outputs))
+    copies = Outputs(*(part.clone() for part in outputs))
+    if method == "certainty" and torch.is_grad_enabled():
+        copies = Outputs(*(part.requires_grad_().clone() for part in copies))
     lent = labels.clone()
     yield rejector.shown(copies), lent
     for part, own, original in zip((*outputs._fields, "labels"), (*copies, lent), (*outputs, labels), strict=True):

@@ -23,9 +23,15 @@ SAME = 1e-4  # of the largest answer: two passes of one shape differ by less
 ROUNDING = 0.05  # of the largest answer: bf16 in two shapes, or with and without gradients, differs by less
 CHANGE = 0.1  # of the spread of a value: a step is to change it by so much
 LONGEST = 0.04  # such a step in the images, which are drawn that far into [0, 1]
+NEAR = 0.01  # both, for a certainty, which is given its outputs exactly: neighbours change within longer steps
 WRONG = 0.5  # of the change that a gradient foretells; half of the inputs of any shipped network stay below 0.15
 FLAT = 0.9  # share of inputs without any slope
 OVERLAP = 0.01  # share of the measured inputs; single images are twice in many data sets
+
+UNSTEADY = {
+    "random": "the network is random: two passes over the same inputs differ",
+    "batch": "the network looks at the batch: alone, or beside others, an image gets another answer",
+}
 
 
 class Doubt(NamedTuple):
@@ -46,10 +52,9 @@ def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
     found = []
     if are_probabilities(outputs.logits):
         found.append(Doubt("the logits are probabilities: return what comes before the softmax"))
-    if is_random(network, test.images):
-        found.append(Doubt("the network is random: two passes over the same inputs differ"))
-    elif looks_at_batch(network, test.images):
-        found.append(Doubt("the network looks at the batch: alone, or beside others, an image gets another answer"))
+    unsteady = unsteadiness(network, test.images)
+    if unsteady:
+        found.append(Doubt(UNSTEADY[unsteady]))
     else:
         found += _differentiated(lambda: _slopes_of_network(network, test.images))
     return found
@@ -104,30 +109,24 @@ def are_probabilities(logits: Tensor) -> bool:
 
 
 @torch.no_grad()
-def is_random(network: Network, images: Tensor) -> bool:
-    """Tell whether passes over the same inputs differ by more than rounding: once a large one, and many small ones."""
-    for few, passes in ((images[:CROWD], 1), (images[:2], PASSES)):
-        first = network(few.clone())
-        if any(_apart(network(few.clone()), first) > SAME for _ in range(passes)):
-            return True
-    return False
-
-
-@torch.no_grad()
-def looks_at_batch(network: Network, images: Tensor) -> bool:
-    """Tell whether an image gets another answer beside other images, or alone."""
-    crowd = images[:CROWD].clone()
-    few = min(INPUTS, len(crowd))
-    among = network(crowd.clone()).at(slice(few))
+def unsteadiness(network: Network, images: Tensor) -> Literal["", "random", "batch"]:
+    """Tell whether passes over the same inputs differ, or else an image's answers alone and beside others."""
+    crowd, one = images[:CROWD], images[:1]
+    few = min(INPUTS, max(1, len(crowd) // 2))
+    among = network(crowd.clone())
+    if _apart(network(crowd.clone()), among) > SAME:
+        return "random"
     # The same shape: whatever the precision, the rounding is the same too.
-    crowd[few:] = 1 - crowd[few:]
-    if _apart(network(crowd).at(slice(few)), among) > SAME:
-        return True
+    if _apart(network(torch.cat([crowd[:few], 1 - crowd[few:]])).at(slice(few)), among.at(slice(few))) > SAME:
+        return "batch"
     try:
-        alone = [network(images[index : index + 1].clone()) for index in range(min(2, few))]
+        alone = network(one.clone())
+        is_random = any(_apart(network(one.clone()), alone) > SAME for _ in range(PASSES))
     except Exception:  # among others it answers
-        return True
-    return any(_apart(answer, among.at(slice(index, index + 1))) > ROUNDING for index, answer in enumerate(alone))
+        return "batch"
+    if is_random:
+        return "random"
+    return "batch" if _apart(alone, among.at(slice(1))) > ROUNDING else ""
 
 
 def _apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -165,7 +164,7 @@ def _slopes_of_network(network: Network, images: Tensor) -> list[Doubt]:
             answer: Tensor = getattr(network(given), part)
             return answer @ weights
 
-        errors, _ = slope_errors(value, at, LONGEST)
+        errors, _ = slope_errors(value, at, LONGEST, CHANGE)
         if float(errors.median()) > WRONG:
             found.append(Doubt(f"the gradient of the {part} is wrong: a small step does not do what it says", concerns))
     return found
@@ -188,7 +187,8 @@ def _slopes_of_certainty(rejector: Rejector, outputs: Outputs, labels: Tensor) -
         ]
         return rejector.oracle_certainty(rejector.shown(Outputs(*given)), both)
 
-    errors, is_flat = slope_errors(value, torch.cat([p / s for p, s in zip(parts, sizes, strict=True)], 1), LONGEST)
+    at = torch.cat([part / size for part, size in zip(parts, sizes, strict=True)], 1)
+    errors, is_flat = slope_errors(value, at, NEAR, NEAR)
     if float(is_flat.double().mean()) >= FLAT:
         return [Doubt("the certainty has a gradient of zero: an adaptive attack cannot follow it", "certainty")]
     if float(errors.median()) > WRONG:
@@ -200,8 +200,10 @@ def _named(outputs: Outputs) -> list[tuple[str, Tensor]]:
     return list(outputs._asdict().items())
 
 
-def slope_errors(value: Callable[[Tensor], Tensor], at: Tensor, longest: float) -> tuple[Tensor, Tensor]:
+def slope_errors(value: Callable[[Tensor], Tensor], at: Tensor, longest: float, change: float) -> tuple[Tensor, Tensor]:
     """Compare what the gradient of `value` says of small steps with what these do: (N,) errors, (N,) where it is zero.
+
+    Steps are to change the value by the share `change` of its spread, and are no longer than `longest`.
 
     An error is a share of the change: 0 where the gradient is right, 1 where it says nothing. It is the larger one of
     two steps: along the gradient's signs, and across all coordinates, also those that have no gradient.
@@ -213,7 +215,7 @@ def slope_errors(value: Callable[[Tensor], Tensor], at: Tensor, longest: float) 
     gradient = torch.zeros_like(at) if slope is None else slope.detach()
     rounding = 8 * torch.finfo(values.dtype).eps
     values, flat = values.detach().double(), gradient.flatten(1).double()
-    wanted = CHANGE * values.std(correction=0).clamp_min(SAME * values.abs().max())
+    wanted = change * values.std(correction=0).clamp_min(SAME * values.abs().max())
     found = []
     for direction, size in ((gradient.sign(), flat.abs().sum(1)), (_signs(at), flat.norm(dim=1))):
         length = (wanted / size.clamp_min(1e-30)).clamp_max(longest)

@@ -202,14 +202,14 @@ def test_a_threshold_fixed_on_what_is_measured_is_noted() -> None:
 
 def test_the_error_of_a_gradient_is_what_a_hand_calculation_says() -> None:
     at = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]], dtype=torch.float64)
-    errors, is_flat = probes.slope_errors(lambda x: x.square().sum(1), at, 0.04)
+    errors, is_flat = probes.slope_errors(lambda x: x.square().sum(1), at, 0.04, 0.1)
     assert errors.tolist() == pytest.approx([0, 0, 0], abs=1e-9)  # both sides of a square cancel
     assert not is_flat.any()
-    errors, _ = probes.slope_errors(lambda x: 2 * x.sum(1).detach() - x.sum(1), at, 0.04)
+    errors, _ = probes.slope_errors(lambda x: 2 * x.sum(1).detach() - x.sum(1), at, 0.04, 0.1)
     assert errors.tolist() == pytest.approx([2, 2, 2])  # said 1, done -1
-    errors, _ = probes.slope_errors(lambda x: x.sum(1) + 3 * x.sum(1).detach(), at, 0.04)
+    errors, _ = probes.slope_errors(lambda x: x.sum(1) + 3 * x.sum(1).detach(), at, 0.04, 0.1)
     assert errors.tolist() == pytest.approx([0.75] * 3)  # said 1, done 4
-    errors, is_flat = probes.slope_errors(lambda x: 0 * x.sum(1) + x.sum(1).round(), at, 0.04)
+    errors, is_flat = probes.slope_errors(lambda x: 0 * x.sum(1) + x.sum(1).round(), at, 0.04, 0.1)
     assert is_flat.all()
 
 
@@ -273,7 +273,6 @@ def test_a_network_that_works_in_bf16_raises_no_doubt(file: str, digits: dict[Sp
 
 def test_a_network_is_looked_at_once(digits: dict[Split, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     subject, _ = subject_of(next(iter(shipped().values())), digits)
-    calls: list[int] = []
-    monkeypatch.setattr(probes, "of_network", lambda *given: calls.append(1) or [])
-    assert subject.doubts() == subject.doubts() == []
-    assert calls == [1]
+    answers = iter([[probes.Doubt("once")]])
+    monkeypatch.setattr(probes, "of_network", lambda *given: next(answers))
+    assert subject.doubts() == subject.doubts() == [probes.Doubt("once")]

@@ -136,7 +136,7 @@ def looking(self: Rejector, outputs: Outputs, labels: Tensor) -> Tensor:
         (
             made("LyingSlope", certainty=lying_slope),
             "its certainty has a gradient that leads uphill, or none at all",
-            "raises the certainty of 0 % only",
+            "the gradient of the certainty is wrong",
         ),
         (
             made("Likely", is_probability=True, certainty=lambda self, outputs: outputs.logits.amax(1)),
