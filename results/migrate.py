@@ -1,130 +1,114 @@
-"""Rewrites published folders of the first layout: every cell a file that held all of an attack's outputs again.
+"""Fixes the deployed thresholds of published folders anew, from the clean scores that lie in them.
 
-    python results/migrate.py results/cifar10 results/cifar10-steps
+    python results/migrate.py results/cifar10 results/cifar10-steps results/cifar100
 
-It was run once, at the commit that brought it; a folder that was rewritten is left alone. Numbers and hashes of
-checkpoints and data stay. Keys, which hashed source files then, are made anew of the revisions that measured each row:
-all of today's, but for l2 steps from before commit 8167dc6, which are of the engine's revision 1.
+It was run once, at the commit that brought it; a folder that was rewritten is left alone. No attack was run: all
+published attacks are blind, and no stored score changed. Before, the last 1,000 test images of CIFAR fixed a threshold
+and the other 9,000 were measured; now all of them do both, by cross-fitting. Rows of the first 1,000 or 250 images keep
+the last 1,000 apart, as a run does; their clean scores are those of the whole clean row in results/cifar10.
 """
 
-import json
+import dataclasses
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rrbench.ascent import REVISION
-from rrbench.cells import attack_key, cell_key, data_key
+from rrbench.cells import attack_key, cell_key, victim_key
+from rrbench.deployment import REVISION, deploy_threshold
+from rrbench.evaluation import metrics_of
 from rrbench.progress import Silent
-from rrbench.protocols import Attack
-from rrbench.registry import build, restore, revision
+from rrbench.protocols import Rejector
+from rrbench.registry import build, restore
 from rrbench.revisions import write
-from rrbench.rows import from_json
+from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, read_scores
 from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 
-L2_STEP = "8167dc6"  # the commit that follows faint l2 gradients
+WHOLE = Path(__file__).resolve().parent / "cifar10"  # its clean rows are of all 10,000 images
+APART = 1000  # of the last images
 
 
-def revisions(value: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, object]:
-    """Return the revisions that measured a cell."""
-    row, cell = value["row"], value["cell"]
-    kinds = ("attack", "dataset", "network", "rejector")
-    found: dict[str, object] = {kind: revision(kind, cell[kind][0]) for kind in kinds}
-    if cell["budget"]:
-        found["engine"] = 1 if cell["budget"].startswith("l2") and is_before(L2_STEP, row["commit"]) else REVISION
-    packages = build(Attack, restore("attack", cell["attack"])).packages
-    if packages:
-        # As the manifest says of the runs of that commit.
-        known = [run["packages"] for run in runs if run["commit"] == row["commit"]]
-        found["packages"] = {name: version for names in known for name, version in names.items() if name in packages}
-        assert found["packages"], "no run says which version computed it"
+def clean_scores(folder: Path) -> dict[tuple[str, str], tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """Return certainty and correctness of each clean row of a folder, by checkpoint and rejector and size."""
+    found = {}
+    for record, _ in Store(folder).cells():
+        if record.row.attack == "clean":
+            data, attack, own = (load_arrays(folder / file_in(record.files, part)) for part in (DATA, ATTACKS, SCORES))
+            name = record.row.checkpoint_sha256, f"{record.row.rejector} {record.row.n}"
+            found[name] = own["certainty"], attack["logits"].argmax(1) == data["labels"]
     return found
 
 
-def is_before(change: str, commit: str) -> bool:
-    """Tell whether code of a commit lacks a change; a tree with a `+` was not that of the commit, but near it."""
-    done = subprocess.run(["git", "merge-base", "--is-ancestor", change, commit.rstrip("+")], check=False)
-    assert done.returncode in (0, 1), f"there is no commit {commit}"
-    return done.returncode == 1
-
-
-def describe(value: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what `Cell.describe` would say of a cell, in its order."""
-    row, cell = value["row"], value["cell"]
-    names = ("dataset", "trained_on", "network", "framework", "rejector", "attack", "members")
-    attack = build(Attack, restore("attack", cell["attack"]))
+def fixed_by(record: CellRecord, clean: Any, whole: Any, before: float) -> dict[str, NDArray[Any]]:
+    """Return what fixes the thresholds of a cell; where inputs are kept apart, the old threshold must come of them."""
+    row, rejector = record.row, build(Rejector, restore("rejector", record.cell["rejector"]))
+    certainty, correct = clean[row.checkpoint_sha256, f"{row.rejector} {row.n}"]
+    apart = np.empty(0), np.empty(0, dtype=np.bool_)
+    if record.cell["limit"]:
+        certainties, rights = whole[row.checkpoint_sha256, f"{row.rejector} 10000"]
+        apart = certainties[-APART:], rights[-APART:]
+        threshold = deploy_threshold(*apart)
+        assert threshold is not None
+        assert np.isclose(threshold, before, rtol=1e-4), (row.rejector, threshold, before)
+    own = np.nan if rejector.own_threshold is None else rejector.own_threshold
     return {
-        "checkpoint": value["checkpoint"],
-        **{name: cell[name] for name in names},
-        "is_adaptive": attack.is_adaptive,
-        "budget": cell["budget"],
-        "seed": row["seed"],
-        "limit": cell["limit"],
-        "precision": row["precision"],
-        "preset": row["preset"],
-        "tpr_rule": cell["tpr_rule"],
-        "resamples": cell["resamples"],
-        "revisions": revisions(value, runs),
+        "clean_certainty": certainty,
+        "clean_correct": correct,
+        "apart_certainty": apart[0],
+        "apart_correct": apart[1],
+        "own_threshold": np.asarray(own, dtype=np.float64),
     }
 
 
-def once(path: Path, arrays: dict[str, Any]) -> str:
-    """Write arrays, or make sure that the same are there; the seconds of an attack are those of its first row."""
-    if path.is_file():
-        there = load_arrays(path)
-        assert there.keys() == arrays.keys(), path
-        for name in arrays:
-            assert name == "seconds" or there[name].tobytes() == arrays[name].tobytes(), (path, name)
-        arrays = there
-    return save_arrays(path, arrays)
-
-
-def rewrite(value: dict[str, Any], old: Path, new: Path, runs: list[dict[str, Any]]) -> None:
+def rewrite(record: CellRecord, old: Path, new: Path, clean: Any, whole: Any) -> None:
     """Rewrite one cell."""
-    cell = describe(value, runs)
-    row = from_json({**value["row"], "revisions": write(cell["revisions"])})
-    scores = load_arrays(old / "scores" / f"{value['key']}.npz")
-    assert np.array_equal(scores["prediction"], scores["logits"].argmax(1))
-    attack = {name: scores[name] for name in ("logits", "head", "images")}
-    attack |= {name: scores[name] for name in ("distances", "reached") if scores[name].size}
-    attack |= {name: np.asarray(getattr(row, name)) for name in ("seconds", "gradients", "forwards")}
-    data = {"ids": scores["ids"], "labels": scores["labels"], "held_out": scores["is_deployed"]}
-    own = {name: scores[name] for name in ("certainty", "boldest_certainty", "threshold")}
-    files = {}
-    for folder, key, arrays in (
-        ("data", data_key(cell), data),
-        ("attacks", attack_key(cell), attack),
-        ("scores", cell_key(cell), own),
-    ):
-        files[f"{folder}/{key}.npz"] = once(new / folder / f"{key}.npz", arrays)
-    Store(new).save_cell(CellRecord(cell_key(cell), attack_key(cell), row, cell, files))
+    cell = {**record.cell, "revisions": {**record.cell["revisions"], "deployment": REVISION}}
+    key, attack, scored = cell_key(cell), attack_key(cell), file_in(record.files, SCORES)
+    assert attack == record.attack
+    arrays = fixed_by(record, clean, whole, float(load_arrays(old / scored)["threshold"]))
+    files = {name: digest for name, digest in record.files.items() if name != scored}
+    for name in files:
+        (new / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(old / name, new / name)
+    (new / SCORES).mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(old / scored, new / SCORES / f"{key}.npz")
+    files[f"{SCORES}/{key}.npz"] = record.files[scored]
+    shared = f"{CLEAN}/{victim_key(cell)}.npz"
+    files[shared] = save_arrays(new / shared, arrays)
+    metrics = metrics_of(read_scores(new, files), cell["tpr_rule"], cell["resamples"], record.row.seed)
+    found = metrics._asdict()
+    for name, value in found.items():
+        before = getattr(record.row, name)
+        assert name.startswith("deploy_") or value == before or np.isclose(value, before, rtol=1e-12), name
+    columns = {name: value for name, value in found.items() if name.startswith("deploy_")}
+    row = dataclasses.replace(record.row, **columns, revisions=write(cell["revisions"]))
+    Store(new).save_cell(CellRecord(key, attack, row, cell, files))
 
 
 def migrate(folder: Path) -> None:
     """Rewrite a folder beside itself, then put it in its place."""
-    paths = sorted((folder / "cells").glob("*.json"))
-    values = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    if any("files" in value for value in values):
+    records = [record for record, _ in Store(folder).cells()]
+    if any("deployment" in record.cell["revisions"] for record in records):
         sys.stdout.write(f"{folder} was rewritten before\n")
         return
     new = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    runs = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["runs"]
-    for value in values:
-        rewrite(value, folder, new, runs)
+    clean, whole = clean_scores(folder), clean_scores(WHOLE)
+    for record in records:
+        rewrite(record, folder, new, clean, whole)
     store = Store(new)
     store.prepare()
     store.rebuild_rows(Silent())
     shutil.rmtree(new / "locks")
     shutil.copyfile(folder / "manifest.json", new / "manifest.json")
-    assert len(list((new / "cells").iterdir())) == len(values)
+    assert len(list((new / "cells").iterdir())) == len(records)
     shutil.rmtree(folder)
     new.rename(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    sys.stdout.write(f"{folder}: {len(values)} cells, {size / 1e6:.1f} MB\n")
+    sys.stdout.write(f"{folder}: {len(records)} cells, {size / 1e6:.1f} MB\n")
 
 
 for name in sys.argv[1:]:

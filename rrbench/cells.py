@@ -11,6 +11,7 @@ from typing import Any, cast
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.config import MetricSettings, Recipe
+from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.protocols import Attack, Budget, Norm, Rejector
 from rrbench.registry import build, revision
@@ -111,6 +112,7 @@ class Cell:
             found["engine"] = ENGINE
         if self.is_adaptive and not build(Rejector, self.rejector).is_probability:
             found["calibration"] = CALIBRATION
+        found["deployment"] = DEPLOYMENT
         if self.members:
             found["members"] = [revision("attack", member.name) for member in self.members]
         packages = dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack))
@@ -184,7 +186,9 @@ def attack_key(cell: Mapping[str, Any]) -> str:
     return digest(
         **{name: cell[name] for name in _MOVING},
         rejector=cell["rejector"] if is_adaptive else None,
-        revisions={kind: found for kind, found in revisions.items() if is_adaptive or kind != "rejector"},
+        revisions={
+            kind: found for kind, found in revisions.items() if is_adaptive or kind not in ("rejector", "deployment")
+        },
     )
 
 
@@ -196,12 +200,12 @@ def data_key(cell: Mapping[str, Any]) -> str:
 def victim_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the fitted, calibrated rejector of a cell that `Cell.describe` describes."""
     return digest(
-        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector")},
+        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
         is_attacked=cell["is_adaptive"],
         revisions={
             kind: found
             for kind, found in cell["revisions"].items()
-            if kind in ("dataset", "network", "rejector", "calibration")
+            if kind in ("dataset", "network", "rejector", "calibration", "deployment")
         },
     )
 

@@ -1,5 +1,6 @@
 """One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,14 @@ from rrbench.batching import batch_size, forward, in_batches
 from rrbench.calibration import Border, find_border, scale_of
 from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
+from rrbench.deployment import Clean, fold_of, fold_thresholds
 from rrbench.devices import Instrumented, Precision, make_twin, tf32
 from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, first_line
 from rrbench.guards import certainties as certainties
 from rrbench.guards import check_alone, check_returned, checked, fit, lend_rejector
 from rrbench.lending import kept
-from rrbench.metrics import Metrics, deploy_threshold, measure
+from rrbench.metrics import Metrics, measure
 from rrbench.modes import frozen
 from rrbench.names import Choice
 from rrbench.probes import Doubt
@@ -59,7 +61,7 @@ class Subject:
     device: torch.device
     precision: Precision
     limit: int | None = None
-    _outputs: dict[Split, Outputs] = field(default_factory=dict)
+    _outputs: dict[tuple[Split, int | None], Outputs] = field(default_factory=dict)
     _borders: dict[Split, Border | None] = field(default_factory=dict)
     _twins: dict[Precision, nn.Module | None] = field(default_factory=dict)
     _doubts: dict[str, list[Doubt]] = field(default_factory=dict)
@@ -80,13 +82,15 @@ class Subject:
         """What tells the inputs that are measured from others."""
         return fingerprint(self.test())
 
-    def outputs(self, split: Split) -> Outputs:
-        """Return the outputs on a clean split in exact float32."""
-        if split not in self._outputs:
+    def outputs(self, split: Split, count: int | None = None) -> Outputs:
+        """Return the outputs on a clean split, or on its first inputs, in exact float32."""
+        if count is not None and (split, None) in self._outputs:
+            return self._outputs[split, None].at(slice(count))
+        if (split, count) not in self._outputs:
             batch = self.batch(split)
             assert batch is not None
-            self._outputs[split] = self.judge(batch.images)
-        return self._outputs[split]
+            self._outputs[split, count] = self.judge(batch.images[:count])
+        return self._outputs[split, count]
 
     def judge(self, images: Tensor) -> Outputs:
         """Return what the network says in exact float32: every printed number comes from such a pass."""
@@ -132,12 +136,9 @@ class Subject:
         return Victim(self.network, rejector, self.calibrate(rejector, train if is_attacked else None))
 
     def calibrate(self, rejector: Rejector, train: Batch | None) -> Calibration:
-        """Fix a rejector's threshold on held-out clean inputs and, given training inputs, its certainty's scale."""
-        threshold = rejector.own_threshold
+        """Fix a rejector's thresholds on clean inputs and, given training inputs, its certainty's scale."""
+        folds = [math.nan if each is None else each for each in fold_thresholds(self.clean(rejector))]
         calibration = self.batch("calibration")
-        if threshold is None and calibration is not None:
-            certainty, correct = self._clean_scores(rejector, "calibration", calibration)
-            threshold = deploy_threshold(certainty, correct)
         median, scale = float("nan"), float("nan")
         # Differs from the paper: a rejector fitted on the training inputs meets itself there (lid at distance 0), and
         # an attack on that scale would be weak; held-out inputs show the certainty that an attacker must reach.
@@ -146,7 +147,19 @@ class Subject:
         if train is not None and scaling is not None:
             certainty, correct = self._clean_scores(rejector, split, scaling)
             median, scale = scale_of(certainty[correct], self._at_border(rejector, split, scaling))
-        return Calibration(float("nan") if threshold is None else threshold, median, scale)
+        return Calibration(max(folds), median, scale, tuple(folds))
+
+    def clean(self, rejector: Rejector, count: int | None = None) -> Clean:
+        """Return what a fitted rejector says of clean inputs, of the measured ones perhaps only of the first.
+
+        Calibration inputs fix thresholds where they are kept apart. Those of CIFAR are test images: all of them do it.
+        """
+        test, calibration = self.test(), self.batch("calibration")
+        certainty, correct = self._clean_scores(rejector, "test", test, count)
+        apart: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
+        if calibration is not None and not bool(torch.isin(calibration.ids, test.ids).any()):
+            apart = self._clean_scores(rejector, "calibration", calibration)
+        return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *apart, rejector.own_threshold)
 
     def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
         """Return the certainty on the border between classes; nobody asks for that of a probability."""
@@ -158,10 +171,10 @@ class Subject:
         return certainties(rejector, border.outputs, border.labels) if border else np.empty(0)
 
     def _clean_scores(
-        self, rejector: Rejector, split: Split, batch: Batch
+        self, rejector: Rejector, split: Split, batch: Batch, count: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        outputs = self.outputs(split)
-        return certainties(rejector, outputs, batch.labels), to_numpy(outputs.logits.argmax(1) == batch.labels)
+        outputs, labels = self.outputs(split, count), batch.labels[:count]
+        return certainties(rejector, outputs, labels), to_numpy(outputs.logits.argmax(1) == labels)
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
@@ -329,15 +342,8 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
         raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
 
 
-def held_out(test: Batch, calibration: Batch | None) -> NDArray[np.bool_]:
-    """Tell which test inputs did not fix the deployed threshold."""
-    if calibration is None:
-        return np.ones(test.size, dtype=np.bool_)
-    return to_numpy(~torch.isin(test.ids, calibration.ids))
-
-
-def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
-    """Let a rejector judge an attack's answers."""
+def score(subject: Subject, victim: Victim, attacked: Attacked, clean: Clean) -> Scores:
+    """Let a rejector judge an attack's answers; `clean` is what it says of clean inputs."""
     test = subject.test()
     outputs = attacked.outputs
     certainty = certainties(victim.rejector, outputs, test.labels)
@@ -346,18 +352,21 @@ def score(subject: Subject, victim: Victim, attacked: Attacked) -> Scores:
         bold = certainties(victim.rejector, attacked.boldest, test.labels)
         is_wrong = to_numpy(attacked.boldest.logits.argmax(1) != test.labels)
         boldest = np.maximum(boldest, np.where(is_wrong, bold, -np.inf))
-    threshold = victim.calibration.threshold if victim.calibration else float("nan")
+    own = math.nan if clean.own_threshold is None else clean.own_threshold
     return Scores(
         ids=to_numpy(test.ids),
         labels=to_numpy(test.labels),
-        held_out=held_out(test, subject.batch("calibration")),
         logits=to_numpy(outputs.logits),
         head=to_numpy(outputs.head),
         distances=_or_empty(attacked.distances, np.float64),
         reached=_or_empty(attacked.reached, np.bool_),
         certainty=certainty,
         boldest_certainty=boldest,
-        threshold=np.asarray(threshold, dtype=np.float64),
+        clean_certainty=np.asarray(clean.certainty, dtype=np.float64),
+        clean_correct=clean.correct,
+        apart_certainty=np.asarray(clean.apart_certainty, dtype=np.float64),
+        apart_correct=clean.apart_correct,
+        own_threshold=np.asarray(own, dtype=np.float64),
     )
 
 
@@ -384,14 +393,12 @@ def distances_of(scores: Scores) -> Distances:
 
 def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
     """Compute every metric from stored scores alone; `verify` calls this again."""
-    threshold = float(scores.threshold)
     return measure(
         scores.labels,
         scores.logits,
         scores.certainty,
         rule="official" if rule == "official" else "quantile",
-        threshold=None if np.isnan(threshold) else threshold,
-        deploy_mask=scores.held_out,
+        clean=scores.clean,
         resamples=resamples,
         seed=derive(seed, "bootstrap"),
     )
@@ -405,9 +412,10 @@ def measured(
     attacked: Attacked,
     metrics: MetricSettings,
     seed: int,
+    clean: Clean,
 ) -> tuple[Scores, dict[str, Any]]:
     """Score an attack's answers, and return the columns of the row that come of it; a rerun compares the same ones."""
-    scores = score(subject, victim, attacked)
+    scores = score(subject, victim, attacked, clean)
     found = metrics_of(scores, metrics.tpr_rule, metrics.resamples, seed)
     return scores, {
         "n": len(scores.labels),

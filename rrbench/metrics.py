@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench import tallies
-from rrbench.resampling import bootstrap
+from rrbench.deployment import Clean, deployed, deployed_draws, whole_threshold
+from rrbench.resampling import bootstrap, interval
 from rrbench.tallies import Booleans, Floats, Integers, TprRule
 
 
@@ -30,18 +31,15 @@ class Metrics(NamedTuple):
     deploy_acc: float | None
     deploy_coverage: float | None
     deploy_robust: float | None
+    deploy_robust_low: float | None
+    deploy_robust_high: float | None
+    deploy_joint: float | None
+    deploy_joint_low: float | None
+    deploy_joint_high: float | None
     aurc: float | None
     augrc: float | None
     fpr95: float | None
     ece: float | None
-
-
-class Deployed(NamedTuple):
-    """What a fixed threshold does to some inputs, in percent."""
-
-    acc: float | None  # right among the accepted
-    coverage: float  # accepted
-    robust: float  # rejected or right
 
 
 class Reliability(NamedTuple):
@@ -58,22 +56,21 @@ def measure(
     certainty: Floats,
     *,
     rule: TprRule,
-    threshold: float | None,
-    deploy_mask: Booleans,
+    clean: Clean | None,
     resamples: int,
     seed: int,
 ) -> Metrics:
-    """Measure everything about one set of inputs; `deploy_mask` marks those that count for `deploy_*`."""
+    """Measure everything about one set of inputs; `deploy_*` needs what the rejector says of clean ones."""
     correct = is_correct(labels, logits)
     accepted = accept_at_tpr95(certainty, correct, rule)
     intervals = bootstrap(certainty, correct, rule, resamples, seed)
     acc_low, acc_high = intervals.acc_tpr95 or (None, None)
     auc_low, auc_high = intervals.auc or (None, None)
-    if deploy_mask.shape != correct.shape or deploy_mask.dtype != np.bool_:
-        raise ValueError(f"deploy_mask must be one bool per input, not {deploy_mask.dtype} of {deploy_mask.shape}")
-    deploy = None
-    if threshold is not None and deploy_mask.any():
-        deploy = deployed(certainty[deploy_mask], correct[deploy_mask], threshold)
+    deploy = deployed(clean, certainty, correct) if clean else None
+    draws = deployed_draws(clean, certainty, correct, resamples, seed) if clean and deploy else {}
+    ends = {name: interval(values) or (None, None) for name, values in draws.items()}
+    robust_low, robust_high = ends.get("robust", (None, None))
+    joint_low, joint_high = ends.get("joint", (None, None))
     return Metrics(
         acc_all=_percent(correct),
         acc_tpr95=None if accepted is None else _percent(correct[accepted]),
@@ -83,11 +80,16 @@ def measure(
         acc_tpr95_high=acc_high,
         auc_low=auc_low,
         auc_high=auc_high,
-        deploy_threshold=threshold,
-        deploy_n=None if threshold is None else int(deploy_mask.sum()),
+        deploy_threshold=whole_threshold(clean) if clean and deploy else None,
+        deploy_n=correct.size if deploy else None,
         deploy_acc=None if deploy is None else deploy.acc,
         deploy_coverage=None if deploy is None else deploy.coverage,
         deploy_robust=None if deploy is None else deploy.robust,
+        deploy_robust_low=robust_low,
+        deploy_robust_high=robust_high,
+        deploy_joint=None if deploy is None else deploy.joint,
+        deploy_joint_low=joint_low,
+        deploy_joint_high=joint_high,
         aurc=aurc(certainty, correct),
         augrc=augrc(certainty, correct),
         fpr95=fpr95(certainty, correct),
@@ -116,26 +118,6 @@ def accept_at_tpr95(certainty: Floats, correct: Booleans, rule: TprRule) -> Bool
     ranks = tallies.ranks_of(certainty, correct)
     accepted = ranks < tallies.accepted_scores(tallies.tally_of(ranks, correct), rule)
     return accepted if accepted.any() else None
-
-
-def deploy_threshold(certainty: Floats, correct: Booleans) -> float | None:
-    """Return the quantile rule's T; the inputs are clean and held out, as a deployer's are."""
-    accepted = accept_at_tpr95(certainty, correct, "quantile")
-    return None if accepted is None else float(certainty[accepted].min())
-
-
-def deployed(certainty: Floats, correct: Booleans, threshold: float) -> Deployed:
-    """Accept certainty >= threshold; accuracy is None where nothing is accepted."""
-    tallies.check(certainty, correct)
-    if np.isnan(threshold):
-        raise ValueError("the threshold is NaN")
-    # In double precision: numpy would round the threshold to single to compare it with single scores.
-    accepted = certainty.astype(np.float64) >= threshold
-    return Deployed(
-        acc=_percent(correct[accepted]) if accepted.any() else None,
-        coverage=_percent(accepted),
-        robust=_percent(~accepted | correct),
-    )
 
 
 def auc(certainty: Floats, correct: Booleans) -> float | None:

@@ -16,6 +16,7 @@ from rrbench.cells import plain
 from rrbench.config import Config, load_preset
 from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
+from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.devices import describe, find_precision
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
@@ -70,9 +71,10 @@ def evaluate(
     `network` takes images in [0, 1] and returns logits, (features, logits) or Outputs; its mode and its parameters'
     flags are left as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher =
     keep). `data` is (images, labels). `fit_data` (clean training inputs) is for rejectors that are fitted and for
-    adaptive attacks on scores that are no probabilities; `calibration_data` (clean held-out inputs) gives the
-    `deploy_*` columns. `budget` such as "linf:8/255" is needed by every attack that has one. An attack with several
-    starts gives the network up to 512 rows at once (on a GPU what fits), also where there are fewer inputs.
+    adaptive attacks on scores that are no probabilities; `calibration_data` (clean held-out inputs) fixes the deployed
+    threshold, and without it the inputs, clean, fix each other's. `budget` such as "linf:8/255" is needed by every
+    attack that has one. An attack with several starts gives the network up to 512 rows at once (on a GPU what fits),
+    also where there are fewer inputs.
 
     >>> rrbench.evaluate(model, "confidence", "pgd100", (images, labels), budget="linf:8/255")  # doctest: +SKIP
     """
@@ -110,7 +112,8 @@ def evaluate(
                 attacked = run_attack(
                     subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members
                 )
-                _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed)
+                clean = subject.clean(victim.rejector)
+                _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed, clean)
         except CellError as error:
             raise UseError(str(error)) from None
         has_budget = bool(chosen_attack.norms)
@@ -203,6 +206,7 @@ def _revisions(
         found["engine"] = ENGINE
     if chosen_attack.is_adaptive and not chosen.is_probability:
         found["calibration"] = CALIBRATION
+    found["deployment"] = DEPLOYMENT
     if members:
         found["members"] = [revision("attack", member.name) for member in members]
     packages = [*chosen_attack.packages, *(name for member in members for name in build(Attack, member).packages)]

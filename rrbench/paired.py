@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rrbench.deployment import deployed_draws
 from rrbench.errors import UseError
 from rrbench.files import read_json
 from rrbench.names import unknown
@@ -23,7 +24,7 @@ from rrbench.scores import Scores, read_scores
 from rrbench.tables import number, pivot_table
 from rrbench.tallies import TprRule
 
-SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "distance", "success")
+SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "deploy_joint", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)
 SEED = 0
 
@@ -153,14 +154,7 @@ def drawn(scores: Scores, metric: str, scored: Scored) -> NDArray[np.float64]:
     if metric in ("distance", "success"):
         values = (scores.distances if metric == "distance" else scores.reached).astype(np.float64)
         return resampled_share(values, np.ones_like(values), scored.resamples, SEED)
-    accepted, right = (certainty >= float(scores.threshold))[scores.held_out], correct[scores.held_out]
-    parts = {
-        "deploy_acc": (accepted & right, accepted),
-        "deploy_coverage": (accepted, np.ones_like(accepted)),
-        "deploy_robust": (~accepted | right, np.ones_like(accepted)),
-    }
-    part, whole = parts[metric]
-    return 100 * resampled_share(part.astype(np.float64), whole.astype(np.float64), scored.resamples, SEED)
+    return deployed_draws(scores.clean, certainty, correct, scored.resamples, SEED)[metric.removeprefix("deploy_")]
 
 
 def identity(row: ResultRow) -> tuple[object, ...]:

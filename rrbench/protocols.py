@@ -88,9 +88,15 @@ NO_BUDGET = Budget("linf", Fraction(0))  # of an attack that has no budget at al
 class Calibration(NamedTuple):
     """What a deployer knows of a rejector's certainty, from clean inputs alone."""
 
-    threshold: float  # deployed: keeps 95 % of the correct clean validation inputs
+    threshold: float  # deployed: keeps 95 % of the right clean inputs; the highest where each fold has its own
     median: float  # of certainty over the correct clean training inputs
     scale: float  # how far it falls from there to the border between classes, or their interquartile range if wider
+    folds: tuple[float, ...] = ()  # the threshold of each fold, where inputs fix those of others
+
+    def threshold_of(self, ids: Tensor) -> Tensor:
+        """Return the threshold by which each input is judged."""
+        folds = torch.tensor(self.folds or (self.threshold,), dtype=torch.float64, device=ids.device)
+        return folds[ids % len(folds)]
 
 
 class Draws(Protocol):

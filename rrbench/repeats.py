@@ -65,7 +65,9 @@ def _has_rivals(group: Sequence[ResultRow]) -> bool:
 
 def _victim(row: ResultRow, *, has_rivals: bool) -> Parts:
     revisions, settings = revisions_of(row), stated(row)
-    parts = {kind: str(revisions.get(kind, "")) for kind in ("rejector", "network", "dataset", "framework")}
+    parts = {
+        kind: str(revisions.get(kind, "")) for kind in ("rejector", "network", "dataset", "framework", "deployment")
+    }
     made = {kind: settings.get(kind) for kind in ("rejector", "framework", "recipe") if kind in settings}
     return parts | {
         "checkpoint": row.checkpoint_sha256 if has_rivals else "",

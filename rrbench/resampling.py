@@ -44,7 +44,7 @@ def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: in
         return np.stack([tallies.acc_tpr95(stack, rule), tallies.auc(stack)])
 
     accuracies, aucs = np.concatenate([np.empty((2, 0)), *_resample(both, certainty, correct, resamples, seed)], axis=1)
-    return Intervals(_interval(accuracies), _interval(aucs))
+    return Intervals(interval(accuracies), interval(aucs))
 
 
 def resampled(metric: str, certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Drawn:
@@ -103,18 +103,29 @@ def _resample(work: Work, certainty: Floats, correct: Booleans, resamples: int, 
 
 
 def _draw(work: Work, size: int, resamples: int, seed: int) -> Iterator[Drawn]:
-    """Yield what `work` makes of the examples of all draws, a bounded number at a time and in their order."""
+    """Yield what `work` makes of the examples of all draws."""
+    return numbered_draws(lambda first, examples: work(examples), size, resamples, seed)
+
+
+def numbered_draws(work: Callable[[int, Integers], Drawn], size: int, resamples: int, seed: int) -> Iterator[Drawn]:
+    """Yield what `work` makes of the examples of all draws, a bounded number at a time and in their order.
+
+    `work` gets the number of the first draw too, and may run in several threads at once.
+    """
     rng = np.random.default_rng(seed)
     threads = max(1, min(_THREADS, _DRAWN_AT_ONCE // size))
     at_once = max(1, _DRAWN_AT_ONCE // threads // size)
-    pieces = [min(at_once, resamples - start) for start in range(0, resamples, at_once)]
+    starts = range(0, resamples, at_once)
     with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, len(pieces), threads):
+        for first in range(0, len(starts), threads):
+            group = starts[first : first + threads]
             # Drawn here, one after the other: the draws are a single stream.
-            yield from pool.map(work, (rng.integers(size, size=(draws, size)) for draws in pieces[start:][:threads]))
+            drawn = (rng.integers(size, size=(min(at_once, resamples - start), size)) for start in group)
+            yield from pool.map(work, group, drawn)
 
 
-def _interval(values: Drawn) -> tuple[float, float] | None:
+def interval(values: Drawn) -> tuple[float, float] | None:
+    """Return the 95 % percentile interval of what is defined; None where over half of the draws are not."""
     defined = values[~np.isnan(values)]
     if defined.size == 0 or 2 * defined.size < values.size:
         return None

@@ -65,6 +65,11 @@ def calibration() -> int:
     return int(constant("rrbench.calibration", "REVISION"))
 
 
+def deployment() -> int:
+    """Return the revision of the way in which deployed thresholds are fixed."""
+    return int(constant("rrbench.deployment", "REVISION"))
+
+
 def superseded(row: ResultRow) -> list[str]:
     """Say what was of another revision than here when a row was measured; what is not installed here says nothing."""
     return [
@@ -85,6 +90,8 @@ def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, obje
         yield "engine", found["engine"], engine()
     if "calibration" in found or _was_scaled(row):
         yield "calibration", found.get("calibration", 1), calibration()
+    if row.status == "ok":
+        yield "deployment", found.get("deployment", 1), deployment()
     for label, revision in zip(stated(row).get("members", ()), found.get("members", ()), strict=False):
         yield f"attack {label}", revision, _here("attack", label)
     for package, version in found.get("packages", {}).items():

@@ -48,6 +48,11 @@ class ResultRow:
     deploy_acc: float | None = None
     deploy_coverage: float | None = None
     deploy_robust: float | None = None
+    deploy_robust_low: float | None = None
+    deploy_robust_high: float | None = None
+    deploy_joint: float | None = None
+    deploy_joint_low: float | None = None
+    deploy_joint_high: float | None = None
     aurc: float | None = None
     augrc: float | None = None
     fpr95: float | None = None
@@ -85,6 +90,11 @@ PERCENTAGES = frozenset(
         "deploy_acc",
         "deploy_coverage",
         "deploy_robust",
+        "deploy_robust_low",
+        "deploy_robust_high",
+        "deploy_joint",
+        "deploy_joint_low",
+        "deploy_joint_high",
     }
 )
 FRACTIONS = frozenset({"auc", "auc_low", "auc_high", "aurc", "augrc", "fpr95", "ece", "success"})

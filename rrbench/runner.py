@@ -12,8 +12,9 @@ import torch
 
 from rrbench import provenance
 from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
-from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, data_key, identity
+from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, data_key, identity, victim_key
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.deployment import Clean
 from rrbench.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.evaluation import Attacked, Subject, fresh_member, measured, run_attack, to_numpy
@@ -22,7 +23,7 @@ from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Mem
 from rrbench.registry import build
 from rrbench.revisions import write
 from rrbench.rows import ResultRow
-from rrbench.scores import DATA, SCORES
+from rrbench.scores import CLEAN, DATA, SCORES
 from rrbench.store import CellRecord, save_arrays
 from rrbench.supply import Source, Supply, check_accuracy
 from rrbench.units import Unit, units_of
@@ -39,6 +40,7 @@ class Runner(Supply):
 
     keep: frozenset[str] = frozenset()  # of {"images", "features"}
     _at_hand: dict[tuple[Training, Choice, int | None], tuple[Checkpoint, Subject]] = field(default_factory=dict)
+    _cleans: dict[str, Clean] = field(default_factory=dict)  # what rejectors say of clean inputs, by victim
 
     def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
         """Measure every cell that has no row yet; return the plan's rows, failed ones included.
@@ -161,6 +163,7 @@ class Runner(Supply):
         """Return a cell's checkpoint and its network with the data, checked; those of one checkpoint stay at hand."""
         if any(training != cell.training for training, _, _ in self._at_hand):
             self._at_hand.clear()
+            self._cleans.clear()
         key = cell.training, cell.dataset, cell.limit
         if key not in self._at_hand:
             checkpoint = self._read(cell.training, source)
@@ -282,7 +285,8 @@ class Runner(Supply):
                     write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
                     return victim
         rejector.fitted = {name: tensor.to(self.device) for name, tensor in saved.tensors.items()}
-        return Victim(subject.network, rejector, Calibration(**saved.facts))
+        facts = {**saved.facts, "folds": tuple(saved.facts["folds"])}
+        return Victim(subject.network, rejector, Calibration(**facts))
 
     def _read_fitted(self, path: Path) -> Checkpoint | None:
         """Read what a rejector learnt; a damaged file is named and made again."""
@@ -300,10 +304,14 @@ class Runner(Supply):
         attacked = answers.attacked
         victim = self._victim(subject, source, cell)
         attack = build(Attack, cell.attack)
-        scores, columns = measured(subject, victim, attack, budget_of(cell), attacked, cell.metrics, cell.seed)
         described = cell.describe(source.key, self.precision)
+        key = victim_key(described)
+        clean = self._cleans.get(key) or subject.clean(victim.rejector)
+        self._cleans[key] = clean
+        scores, columns = measured(subject, victim, attack, budget_of(cell), attacked, cell.metrics, cell.seed, clean)
         path = self.store.scores_path(cell_key(described))
         files = dict([self.store.add(DATA, data_key(described), scores.of_data())])
+        files |= dict([self.store.add(CLEAN, key, scores.of_clean())])
         files[answers.file] = answers.sha256
         files[f"{SCORES}/{path.name}"] = save_arrays(path, scores.of_cell())
         row = dataclasses.replace(

@@ -1,8 +1,9 @@
-"""Per-example results of one cell: what its three files hold together. Imports no torch.
+"""Per-example results of one cell: what its four files hold together. Imports no torch.
 
-data/<key>.npz      of the measured inputs: ids, labels, and which of them did not fix the deployed threshold
+data/<key>.npz      of the measured inputs: ids and labels
+clean/<key>.npz     of a victim, for all attacks on it: what the rejector says of clean inputs, which fixes thresholds
 attacks/<key>.npz   of an attack, for all rejectors that it serves: logits, head, distances, the first images
-scores/<key>.npz    of the cell alone: certainties and the threshold
+scores/<key>.npz    of the cell alone: certainties
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.arrays import load_arrays
+from rrbench.deployment import Clean, fold_of
 from rrbench.errors import UseError
 from rrbench.files import is_plain_name
 
-DATA, ATTACKS, SCORES = "data", "attacks", "scores"
-FOLDERS = (DATA, ATTACKS, SCORES)
+DATA, CLEAN, ATTACKS, SCORES = "data", "clean", "attacks", "scores"
+FOLDERS = (DATA, CLEAN, ATTACKS, SCORES)
+OF_CLEAN = ("clean_certainty", "clean_correct", "apart_certainty", "apart_correct", "own_threshold")
 
 
 class Scores(NamedTuple):
@@ -25,14 +28,17 @@ class Scores(NamedTuple):
 
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
-    held_out: NDArray[np.bool_]  # did not fix the deployed threshold: counts for deploy_*
     logits: NDArray[np.float32]
     head: NDArray[np.float32]
     distances: NDArray[np.float64]  # (N,) of minimal distortion, else (0,)
     reached: NDArray[np.bool_]  # likewise
     certainty: NDArray[np.float64]
     boldest_certainty: NDArray[np.float64]  # best certainty reached while wrong; -inf where never wrong
-    threshold: NDArray[np.float64]  # (): the deployed one, NaN without
+    clean_certainty: NDArray[np.float64]  # of the same inputs, unattacked
+    clean_correct: NDArray[np.bool_]
+    apart_certainty: NDArray[np.float64]  # (M,) of other clean inputs, kept apart to fix the threshold; often none
+    apart_correct: NDArray[np.bool_]
+    own_threshold: NDArray[np.float64]  # (): NaN where it is not the rejector that brings it
 
     @property
     def prediction(self) -> NDArray[np.int64]:
@@ -44,13 +50,30 @@ class Scores(NamedTuple):
         """Which inputs are classified right."""
         return np.asarray(self.prediction == self.labels)
 
+    @property
+    def clean(self) -> Clean:
+        """What fixes the deployed thresholds."""
+        own = float(self.own_threshold)
+        return Clean(
+            certainty=self.clean_certainty,
+            correct=self.clean_correct,
+            folds=fold_of(self.ids),
+            apart_certainty=self.apart_certainty,
+            apart_correct=self.apart_correct,
+            own_threshold=None if np.isnan(own) else own,
+        )
+
     def of_data(self) -> dict[str, NDArray[Any]]:
         """Return what all cells on these inputs share."""
-        return {"ids": self.ids, "labels": self.labels, "held_out": self.held_out}
+        return {"ids": self.ids, "labels": self.labels}
+
+    def of_clean(self) -> dict[str, NDArray[Any]]:
+        """Return what all attacks on a victim share."""
+        return {name: getattr(self, name) for name in OF_CLEAN}
 
     def of_cell(self) -> dict[str, NDArray[Any]]:
         """Return what the rejector says."""
-        parts = ("certainty", "boldest_certainty", "threshold")
+        parts = ("certainty", "boldest_certainty")
         return {name: getattr(self, name) for name in parts}
 
 
@@ -70,15 +93,16 @@ def file_in(files: Mapping[str, str], folder: str) -> str:
 
 def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     """Put together what the files of a cell hold."""
-    data, attack, own = (load_arrays(root / file_in(files, folder)) for folder in FOLDERS)
+    data, clean, attack, own = (load_arrays(root / file_in(files, folder)) for folder in FOLDERS)
     none = np.empty(0)
     try:
         scores = Scores(
-            **{name: data[name] for name in ("ids", "labels", "held_out")},
+            **{name: data[name] for name in ("ids", "labels")},
             **{name: attack[name] for name in ("logits", "head")},
             distances=attack.get("distances", none),
             reached=attack.get("reached", none.astype(np.bool_)),
-            **{name: own[name] for name in ("certainty", "boldest_certainty", "threshold")},
+            **{name: own[name] for name in ("certainty", "boldest_certainty")},
+            **{name: clean[name] for name in OF_CLEAN},
         )
     except KeyError as error:
         raise UseError(f"the files of a cell lack {error}") from None
@@ -91,15 +115,18 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
 def _misshapen(scores: Scores) -> str:
     """Say what is wrong with arrays that anybody may have written: their kinds, shapes or values; else nothing."""
     count = len(scores.ids) if scores.ids.ndim else 0
+    apart = scores.apart_certainty.size
     some = (count,) if scores.distances.size or scores.reached.size else (0,)
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
         **dict.fromkeys(("ids", "labels"), ("i", (count,))),
-        "held_out": ("b", (count,)),
         **dict.fromkeys(("logits", "head"), ("f", (count, -1))),  # of any width
         "distances": ("f", some),
         "reached": ("b", some),
-        **dict.fromkeys(("certainty", "boldest_certainty"), ("f", (count,))),
-        "threshold": ("f", ()),
+        **dict.fromkeys(("certainty", "boldest_certainty", "clean_certainty"), ("f", (count,))),
+        "clean_correct": ("b", (count,)),
+        "apart_certainty": ("f", (apart,)),
+        "apart_correct": ("b", (apart,)),
+        "own_threshold": ("f", ()),
     }
     for name, (kind, shape) in wanted.items():
         array = getattr(scores, name)
@@ -111,7 +138,8 @@ def _misshapen(scores: Scores) -> str:
         return "no input"
     if scores.labels.min() < 0 or scores.labels.max() >= scores.logits.shape[1]:
         return f"labels beyond the {scores.logits.shape[1]} classes"
-    return "NaN certainties" if np.isnan(scores.certainty).any() else ""
+    said = (scores.certainty, scores.clean_certainty, scores.apart_certainty)
+    return "NaN certainties" if any(np.isnan(part).any() for part in said) else ""
 
 
 def read_images(root: Path, files: Mapping[str, str]) -> NDArray[np.float32]:

@@ -2,8 +2,9 @@
 
 rows.csv        all rows, rebuilt from cells/ in a fixed order
 manifest.json   the runs that worked here: command, versions, machine
-cells/          one JSON a finished cell: its row, all that its key was made of, the hashes of its three files:
+cells/          one JSON a finished cell: its row, all that its key was made of, the hashes of its four files:
   data/         the measured inputs of a data set, for all cells on them (.npz, no pickles)
+  clean/        what a rejector says of clean inputs, for all attacks on it
   attacks/      what the network said of an attack's images, for all rejectors of a checkpoint
   scores/       what the rejector of the cell said of them
 training/       what a checkpoint says of its clean training images, where `--keep features` asks for it

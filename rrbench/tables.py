@@ -5,9 +5,10 @@ import io
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+from rrbench.catalogue import plugin_name
 from rrbench.errors import UseError
 from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
-from rrbench.names import radius_text, unknown
+from rrbench.names import radius_text, split_list, unknown
 from rrbench.repeats import row_marks
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 from rrbench.sight import attack_text, is_blind
@@ -17,12 +18,16 @@ SHOWN = 3  # rows named by a note below a table
 LAYOUTS = ("text", "markdown", "latex", "csv", "html")
 
 
-def results_table(rows: Sequence[ResultRow], layout: str = "text") -> str:
-    """Show the main columns of every row, a block for each data set, network, preset and seed; as CSV, all columns."""
+def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked: bool = False) -> str:
+    """Show the main columns of every row, a block for each data set, network, preset and seed; as CSV, all columns.
+
+    Ranked, each budget's best joint number comes first.
+    """
+    rows = sorted(rows, key=rank if is_ranked else order)
     if layout == "csv":
-        return to_csv(sorted(rows, key=order)).rstrip("\n")
+        return to_csv(rows).rstrip("\n")
     blocks: dict[str, list[ResultRow]] = {}
-    for row in sorted(rows, key=order):
+    for row in rows:
         title = f"{row.dataset}, {row.network}, preset {row.preset}, seed {row.seed}, n={row.n or '?'}"
         blocks.setdefault(title if row.status == "ok" else "failed", []).append(row)
     parts = []
@@ -32,13 +37,24 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text") -> str:
     note = (
         "acc_tpr95 [95 % interval over examples]: accuracy when 95 % of the right answers are kept, "
         "threshold from these inputs.\n"
-        "deploy_*: threshold fixed on clean validation inputs; robust = 100 - accepted and wrong, "
-        "to be read beside clean coverage."
+        "coverage, robust, joint: the threshold is fixed on other, clean inputs. coverage: accepted.\n"
+        "robust: not accepted and wrong. joint: so, and accepted and right when clean; refusing cannot win it."
     )
     if layout == "html":
         return html_page("Results of rrbench", "\n".join(parts))
     below = [note, *_notes(rows)] if layout == "text" and parts else []
     return "\n".join(["\n\n".join(parts), *below])
+
+
+def rank(row: ResultRow) -> tuple[object, ...]:
+    """Sort key: the largest joint number of a budget first, what has none last."""
+    joint = row.deploy_joint
+    return row.norm != "linf", row.norm, Fraction(row.eps or 0), joint is None, -(joint or 0.0), *order(row)
+
+
+def is_of(row: ResultRow, attacks: str) -> bool:
+    """Tell whether a row is of one of some attacks: `pgd` is every PGD, `pgd100` only that one."""
+    return not {row.attack, plugin_name("attack", row.attack)}.isdisjoint(split_list(attacks))
 
 
 def _notes(rows: Sequence[ResultRow]) -> list[str]:
@@ -64,9 +80,9 @@ def _measurements(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
         "acc_all",
         "acc_tpr95",
         "auc",
-        "deploy_acc",
         "coverage",
         "robust",
+        "joint",
     ]
     return header, [
         [
@@ -75,14 +91,18 @@ def _measurements(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
             attack_text(row),
             budget_text(row),
             number(row, "acc_all"),
-            f"{number(row, 'acc_tpr95')} [{number(row, 'acc_tpr95_low')}, {number(row, 'acc_tpr95_high')}]",
+            _with_interval(row, "acc_tpr95"),
             number(row, "auc"),
-            number(row, "deploy_acc"),
             number(row, "deploy_coverage"),
             number(row, "deploy_robust"),
+            _with_interval(row, "deploy_joint"),
         ]
         for row in block
     ]
+
+
+def _with_interval(row: ResultRow, column: str) -> str:
+    return f"{number(row, column)} [{number(row, f'{column}_low')}, {number(row, f'{column}_high')}]"
 
 
 def _failures(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:

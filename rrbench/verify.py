@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rrbench import provenance, zoo
 from rrbench.cells import read_budget, victim_key
@@ -16,6 +17,7 @@ from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.claims import miscounted, misheaded, miskeyed, mislisted, misnamed, mistrained, not_installed, of_preset
 from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
+from rrbench.deployment import Clean
 from rrbench.devices import Precision, describe, place
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line
@@ -27,7 +29,6 @@ from rrbench.evaluation import (
     check_budget,
     distances_of,
     fresh_member,
-    held_out,
     measured,
     metrics_of,
     run_attack,
@@ -39,7 +40,6 @@ from rrbench.protocols import (
     Attack,
     Batch,
     Budget,
-    Calibration,
     DataSource,
     NetworkSource,
     Outputs,
@@ -55,6 +55,8 @@ from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.tables import budget_text
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
+REPLAYED = 1000  # clean inputs that are judged again without --rerun
+TIES = 1e-3  # share of them
 LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
 SUBJECTS = 8  # networks kept at hand
 NOT_KEPT = "not kept"  # the network: the row is recomputed only
@@ -173,6 +175,8 @@ class Verifier:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
         metrics = metrics_of(scores, rule, resamples, record.row.seed)._asdict() | distances_of(scores)._asdict()
         metrics["n"] = len(scores.labels)
+        if record.row.attack == "clean" and not np.array_equal(scores.certainty, scores.clean_certainty):
+            self._problem(record, "its certainties and those of the clean inputs are not the same, and it is clean")
         for name, value in metrics.items():
             stated = getattr(record.row, name)
             if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
@@ -208,16 +212,18 @@ class Verifier:
             check_budget(images.to(self.device), test.images[: len(images)], _budget(record))
         except CellError as error:
             self._problem(record, f"its stored images: {error}")
-        return self._check_held_out(record, scores, test)
+        return self._check_apart(record, scores, test)
 
-    def _check_held_out(self, record: CellRecord, scores: Scores, test: Batch) -> str:
-        """Check that deploy_* counts exactly the inputs that did not fix the threshold."""
+    def _check_apart(self, record: CellRecord, scores: Scores, test: Batch) -> str:
+        """Check that thresholds come from inputs kept apart where the data set has such, else by cross-fitting."""
         try:
             calibration = self._load(record, "calibration")
         except UseError:  # borrowed from another data set, which is not here
             return f"calibration inputs of {record.cell['dataset'][0]} are not here"
-        if not np.array_equal(held_out(test, calibration), scores.held_out):
-            self._problem(record, "it counts other inputs as held out than the data set does")
+        apart = 0 if bool(torch.isin(calibration.ids, test.ids).any()) else calibration.size
+        if scores.apart_certainty.size != apart:
+            found = scores.apart_certainty.size
+            self._problem(record, f"{found} inputs kept apart fix its threshold, and the data set has {apart}")
         return ""
 
     def _load(self, record: CellRecord, split: Split) -> Batch:
@@ -259,21 +265,44 @@ class Verifier:
             rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
             if rejector.has_fit():
                 self.findings.unfitted += 1
+                self._check_right(record, subject, scores)
             else:
-                self._check_threshold(record, subject.calibrate(rejector, None), scores)
+                self._check_clean(record, subject.clean(rejector, REPLAYED), scores)
         return ""
 
     def _lacks_data(self, record: CellRecord) -> bool:
         return any((str(record.cell["dataset"]), split) not in self._data for split in ("test", "calibration"))
 
-    def _check_threshold(self, record: CellRecord, calibration: Calibration | None, scores: Scores) -> None:
-        """Compare the deployed threshold with the one that calibration inputs give here."""
-        found = calibration.threshold if calibration else float("nan")
-        stated, known = float(scores.threshold), scores.certainty[np.isfinite(scores.certainty)]
-        # As far as replayed logits may differ: certainties are made of them.
-        slack = LOGIT_TOLERANCE * max(1.0, float(np.abs(known).max(initial=0.0)))
-        if not np.isclose(found, stated, rtol=0, atol=slack, equal_nan=True):
-            self._problem(record, f"its threshold is {stated:.6g}, and {found:.6g} on held-out inputs")
+    def _check_clean(self, record: CellRecord, found: Clean, scores: Scores) -> None:
+        """Compare what fixes the deployed thresholds with what is said of the same clean inputs here."""
+        count = len(found.certainty)
+        for name, here, there in (
+            ("the clean inputs", found.certainty, scores.clean_certainty[:count]),
+            ("the inputs kept apart", found.apart_certainty, scores.apart_certainty),
+        ):
+            if here.shape != there.shape:
+                continue  # and it was said
+            known = np.abs(there[np.isfinite(there)])
+            # As far as replayed logits may differ: certainties are made of them.
+            slack = LOGIT_TOLERANCE * max(1.0, float(known.max(initial=0.0)))
+            if not np.allclose(here, there, rtol=0, atol=slack):
+                self._problem(record, f"its certainties of {name} are not what the rejector says of them")
+        self._compare_right(record, found.correct, scores.clean_correct[:count])
+        self._compare_right(record, found.apart_correct, scores.apart_correct)
+        own = scores.clean.own_threshold
+        if own != found.own_threshold:
+            self._problem(record, f"its rejector brings the threshold {found.own_threshold}, and the files say {own}")
+
+    def _check_right(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
+        """Compare which clean inputs are right, where certainties need a fit."""
+        outputs, labels = subject.outputs("test", REPLAYED), scores.labels[:REPLAYED]
+        found = outputs.logits.argmax(1).cpu().numpy() == labels
+        self._compare_right(record, found, scores.clean_correct[:REPLAYED])
+
+    def _compare_right(self, record: CellRecord, here: NDArray[np.bool_], there: NDArray[np.bool_]) -> None:
+        """Other hardware may decide a tie in another way, and no more."""
+        if here.shape == there.shape and int((here != there).sum()) > here.size * TIES:
+            self._problem(record, "other clean inputs are right than it says")
 
     def _read(self, path: Path) -> Checkpoint:
         """Return a checkpoint, read and hashed once."""
@@ -308,12 +337,13 @@ class Verifier:
         cell, budget = record.cell, _budget(record)
         attack = build(Attack, restore("attack", cell["attack"]))
         victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), is_attacked=attack.is_adaptive)
-        self._check_threshold(record, victim.calibration, scores)
+        clean = subject.clean(victim.rejector)
+        self._check_clean(record, clean, scores)
         tolerance = self._tolerance(record)
         self._check_fitted(record, victim, tolerance)
         metrics = MetricSettings(cell["tpr_rule"], cell["resamples"])
         attacked = self._attack(record, subject, victim, attack)
-        again, columns = measured(subject, victim, attack, budget, attacked, metrics, record.row.seed)
+        again, columns = measured(subject, victim, attack, budget, attacked, metrics, record.row.seed, clean)
         is_ensemble = bool(cell["members"])
         for text in disagreements(record.row, scores, again, columns, tolerance, is_ensemble=is_ensemble):
             self._problem(record, text)

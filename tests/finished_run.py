@@ -12,15 +12,16 @@ import torch
 from rrbench.cells import attack_key, cell_key, data_key
 from rrbench.evaluation import metrics_of
 from rrbench.progress import Silent
-from rrbench.scores import ATTACKS, DATA, SCORES, file_in, read_scores
+from rrbench.scores import ATTACKS, CLEAN, DATA, OF_CLEAN, SCORES, file_in, read_scores
 from rrbench.store import Store, load_arrays, read_cell, save_arrays
 from rrbench.verify import Findings, Verifier, verify_folder
 
 # Which of a cell's files holds what.
 HOLDERS = {
-    **dict.fromkeys(("ids", "labels", "held_out"), DATA),
+    **dict.fromkeys(("ids", "labels"), DATA),
+    **dict.fromkeys(OF_CLEAN, CLEAN),
     **dict.fromkeys(("logits", "head", "images", "distances", "reached"), ATTACKS),
-    **dict.fromkeys(("certainty", "boldest_certainty", "threshold"), SCORES),
+    **dict.fromkeys(("certainty", "boldest_certainty"), SCORES),
 }
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from rrbench import metrics
+from rrbench.deployment import Clean, fold_of
 from rrbench.tallies import TprRule
 
 Floats = NDArray[np.float64]
@@ -33,6 +34,11 @@ def logits_for(correct: Booleans, gap: float = 2.0) -> tuple[NDArray[np.int64], 
     labels = np.arange(correct.size) % 2
     predicted = np.where(correct, labels, 1 - labels)
     return labels, gap * np.eye(2)[predicted]
+
+
+def at_threshold(certainty: Floats, correct: Booleans, threshold: float | None) -> Clean:
+    """Deploy a threshold as it is; without one, the clean inputs fix each other's."""
+    return Clean(certainty, correct, fold_of(np.arange(correct.size)), certainty[:0], correct[:0], threshold)
 
 
 def accepted_by_scikit_learn(certainty: Floats, correct: Booleans) -> Booleans:

@@ -1,4 +1,4 @@
-"""Per-example scores made by hand and the three files that a work folder keeps of them, for tests of their readers."""
+"""Per-example scores made by hand and the four files that a work folder keeps of them, for tests of their readers."""
 
 from pathlib import Path
 from typing import Any
@@ -6,23 +6,26 @@ from typing import Any
 import numpy as np
 
 from rrbench.arrays import save_arrays
-from rrbench.scores import ATTACKS, DATA, SCORES, Scores
+from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, Scores
 
 NOTHING = np.empty(0)
 
 
 def scores_of(prediction: Any, labels: Any, certainty: Any, threshold: float, **more: Any) -> Scores:
-    """Make scores whose logits say `prediction`."""
+    """Make scores whose logits say `prediction`; the clean inputs are all right and certain."""
     logits = np.eye(int(max(prediction.max(), labels.max())) + 1, dtype=np.float32)[prediction]
     given: dict[str, Any] = {
         "ids": np.arange(len(labels)),
-        "held_out": np.ones(len(labels), dtype=np.bool_),
+        "clean_certainty": np.ones(len(labels)),
+        "clean_correct": np.ones(len(labels), dtype=np.bool_),
+        "apart_certainty": NOTHING,
+        "apart_correct": NOTHING.astype(np.bool_),
         "head": logits[:, :0],
         "distances": NOTHING,
         "reached": NOTHING.astype(np.bool_),
         "boldest_certainty": certainty,
     }
-    fixed = {"labels": labels, "logits": logits, "certainty": certainty, "threshold": np.asarray(threshold)}
+    fixed = {"labels": labels, "logits": logits, "certainty": certainty, "own_threshold": np.asarray(threshold)}
     return Scores(**(given | fixed | more))
 
 
@@ -30,5 +33,5 @@ def save_scores(folder: Path, key: str, scores: Scores) -> dict[str, str]:
     """Write the files of a cell, and return what the cell file says of them."""
     attack = {name: getattr(scores, name) for name in ("logits", "head")}
     attack |= {name: part for name in ("distances", "reached") if (part := getattr(scores, name)).size}
-    parts = {DATA: scores.of_data(), ATTACKS: attack, SCORES: scores.of_cell()}
+    parts = {DATA: scores.of_data(), CLEAN: scores.of_clean(), ATTACKS: attack, SCORES: scores.of_cell()}
     return {f"{name}/{key}.npz": save_arrays(folder / name / f"{key}.npz", arrays) for name, arrays in parts.items()}

@@ -90,7 +90,8 @@ def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_th
         whole, count = read_scores(CIFAR10, there[rejector].files), len(stored.labels)
         again = whole._replace(
             **{name: part[:count] for name, part in whole._asdict().items() if part.shape[:1] == whole.labels.shape},
-            threshold=stored.threshold,  # of images beyond the first 1,000
+            apart_certainty=stored.apart_certainty,  # images beyond the first 1,000
+            apart_correct=stored.apart_correct,
         )
         resamples = here[rejector].cell["resamples"]
         columns = {**asdict(row), **metrics_of(again, "quantile", resamples, row.seed)._asdict()}

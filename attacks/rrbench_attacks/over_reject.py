@@ -37,10 +37,10 @@ class OverReject(Attack):
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Search each image's radius: twice as large while it fails, then by halves."""
-        threshold = victim.calibration.threshold if victim.calibration else math.nan
-        if math.isnan(threshold):
-            raise CellError("over-reject needs the deployed threshold, and there is no calibration data to fit it")
-        hunt = Hunt(victim, batch, budget.norm, threshold)
+        thresholds = victim.calibration.threshold_of(batch.ids) if victim.calibration else batch.ids * math.nan
+        if bool(thresholds.isnan().any()):
+            raise CellError("over-reject needs the deployed threshold, and there are no right clean inputs to fix it")
+        hunt = Hunt(victim, batch, budget.norm, thresholds)
         largest = 1.0 if budget.norm == "linf" else math.sqrt(batch.images.shape[1:].numel())
         low, radius = torch.zeros_like(hunt.distance), torch.full_like(hunt.distance, FIRST * largest)
         for search in range(self.searches):
@@ -66,19 +66,19 @@ class OverReject(Attack):
 class Hunt:
     """Per input, the nearest image seen that is answered right and refused."""
 
-    def __init__(self, victim: Victim, batch: Batch, norm: Norm, threshold: float) -> None:
-        self.victim, self.batch, self.norm, self.threshold = victim, batch, norm, threshold
+    def __init__(self, victim: Victim, batch: Batch, norm: Norm, thresholds: Tensor) -> None:
+        self.victim, self.batch, self.norm, self.thresholds = victim, batch, norm, thresholds
         with torch.no_grad():
             outputs = victim.network(batch.images)
-            right, refused = self.judge(outputs, victim.certainty(outputs, batch.labels), batch.labels)
+            right, refused = self.judge(outputs, victim.certainty(outputs, batch.labels), batch.labels, thresholds)
         self.answer, self.is_open = batch.images.clone(), right & ~refused
         self.distance = torch.zeros_like(batch.images.flatten(1)[:, 0]).where(right & refused, math.inf)
 
-    def judge(self, outputs: Outputs, certainty: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def judge(self, outputs: Outputs, certainty: Tensor, labels: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
         """Tell which answers are right, and which are refused."""
         if not bool(certainty.isfinite().all() & outputs.logits.isfinite().all()):
             raise CellError("NaN or infinite scores on attacked inputs")
-        return outputs.logits.argmax(1) == labels, certainty < self.threshold
+        return outputs.logits.argmax(1) == labels, certainty < thresholds
 
     def descend(self, rows: Tensor, moved: Tensor, radius: Tensor, steps: int) -> Tensor:
         """Descend certainty inside each image's radius, and return the rows that did not reach the goal.
@@ -94,7 +94,7 @@ class Hunt:
             with torch.enable_grad():
                 outputs = self.victim.network(moved)
                 certainty = self.victim.certainty(outputs, labels)
-            right, refused = self.judge(outputs, certainty, labels)
+            right, refused = self.judge(outputs, certainty, labels, self.thresholds[rows])
             found = right & refused
             self.keep(rows[found], images[found], moved.detach()[found])
             if not is_last:

@@ -28,7 +28,7 @@ class WorstCase(Ensemble):
         _offer(tracker, victim, batch.images)
         failures: list[CellError] = []
         for member in members:
-            left = (~self.is_broken(victim, tracker)).nonzero().squeeze(1)
+            left = (~self.is_broken(victim, tracker, batch.ids)).nonzero().squeeze(1)
             if not len(left):
                 break
             try:
@@ -44,11 +44,11 @@ class WorstCase(Ensemble):
             raise failures[0]
         return tracker.moved()
 
-    def is_broken(self, victim: Victim, tracker: Tracker) -> Tensor:
+    def is_broken(self, victim: Victim, tracker: Tracker, ids: Tensor) -> Tensor:
         """Say which inputs are wrong and accepted already: nothing worse can happen to them."""
         if victim.calibration is None:
             return torch.zeros_like(tracker.evades)
-        return tracker.evades & (tracker.rank >= victim.calibration.threshold)
+        return tracker.evades & (tracker.rank >= victim.calibration.threshold_of(ids))
 
 
 @torch.no_grad()

@@ -8,7 +8,6 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -154,8 +153,7 @@ def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
             to_numpy(outputs.logits),
             certainty,
             rule="quantile",
-            threshold=None,
-            deploy_mask=np.ones(test.size, dtype=np.bool_),
+            clean=None,
             resamples=0,
             seed=0,
         )

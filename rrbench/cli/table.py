@@ -17,6 +17,9 @@ def table(
     metric: Annotated[
         str, typer.Option(help="The one column shown, by attack where --by says nothing else. [default: acc_tpr95]")
     ] = "",
+    attacks: Annotated[
+        str, typer.Option(help="Only rows of these attacks, such as worst-case or pgd; the best joint number first.")
+    ] = "",
     against: Annotated[
         str, typer.Option(help="Paired differences from this rejector, such as confidence or confidence@trades.")
     ] = "",
@@ -40,18 +43,19 @@ def table(
 ) -> None:
     """Print results; with --by or --metric a pivot; with --paper a table of the paper, published beside measured.
 
-    Example: rrbench table runs --by attack --metric deploy_robust --against confidence
+    Example: rrbench table runs --by attack --metric deploy_joint --against confidence
     """
     from rrbench.doubts import with_doubts
     from rrbench.revisions import noted
     from rrbench.rows import read_rows
-    from rrbench.tables import pivot_table, results_table
+    from rrbench.tables import is_of, pivot_table, results_table
 
     more = {"--results": folders, "--dataset": dataset, "--network": network, "--preset": preset}
     if paper:
-        if results is not None or by or metric or against:
+        if results is not None or by or metric or attacks or against:
             raise UseError(
-                "--paper takes its rows from --results DIR; a results file, --by, --metric and --against go without it"
+                "--paper takes its rows from --results DIR; "
+                "a results file, --by, --metric, --attacks and --against go without it"
             )
         _paper(paper, layout, folders, dataset, network, preset, check=check, plan=plan)
         return
@@ -62,6 +66,9 @@ def table(
     rows = noted(with_doubts(read_rows(path), is_whole=False))
     if not rows:
         raise UseError(f"{path} holds no rows: nothing to show")
+    rows = [row for row in rows if is_of(row, attacks)] if attacks else rows
+    if not rows:
+        raise UseError(f"{path} holds no rows of {attacks}: nothing to show")
     is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"
     if against:
         from rrbench.paired import against_table
@@ -69,8 +76,10 @@ def table(
         shown, notes = against_table(path, rows, by, metric, against, layout)
         print(shown)
         print("\n".join(notes), file=_beside(layout))
+    elif is_pivot:
+        print(pivot_table(rows, by, metric, layout))
     else:
-        print(pivot_table(rows, by, metric, layout) if is_pivot else results_table(rows, layout))
+        print(results_table(rows, layout, is_ranked=bool(attacks)))
 
 
 def _paper(

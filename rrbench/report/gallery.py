@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rrbench.deployment import accepted_by
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.report.markup import Safe, element, joined
@@ -42,7 +43,7 @@ def answers(cell: Scored) -> list[Answer]:
     scores = cell.scores
     images, logits = cell.images[: min(SHOWN, len(scores.ids))], scores.logits.astype(np.float64)
     confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
-    threshold = float(scores.threshold)
+    accepted = accepted_by(scores.clean, scores.certainty)
     return [
         Answer(
             image,
@@ -51,7 +52,7 @@ def answers(cell: Scored) -> list[Answer]:
             int(scores.prediction[index]),
             float(confidence[index]),
             float(scores.certainty[index]),
-            None if np.isnan(threshold) else bool(scores.certainty[index] >= threshold),
+            None if accepted is None else bool(accepted[index]),
         )
         for index, image in enumerate(images)
     ]

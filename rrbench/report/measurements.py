@@ -15,15 +15,16 @@ COLUMNS = {
     "acc_all": "percent of the inputs whose class is right, without any rejection",
     "acc_tpr95": "percent right among the accepted when 95 % of the right ones are; threshold from these inputs",
     "auc": "chance that a right input has more certainty than a wrong one",
-    "deploy_acc": "percent right among the accepted; from here on the threshold is fixed on clean validation inputs",
+    "deploy_acc": "percent right among the accepted; from here on the threshold is fixed on other, clean inputs",
     "deploy_coverage": "percent accepted",
     "deploy_robust": "percent rejected or right: 100 minus what is accepted and wrong. Who refuses everything has 100, "
     "so read it beside the clean row's deploy_coverage",
+    "deploy_joint": "percent accepted and right when clean, and not accepted and wrong here: refusing cannot win it",
     "aurc": "area under the risk-coverage curve; lower is better",
     "fpr95": "share of the wrong inputs that are accepted with 95 % of the right ones",
 }
 FRACTIONS = ("auc", "aurc", "fpr95")
-WITH_INTERVAL = ("acc_tpr95", "auc", "deploy_robust")
+WITH_INTERVAL = ("acc_tpr95", "auc", "deploy_robust", "deploy_joint")
 
 
 def weakest_table(standings: Sequence[Standing]) -> Safe:

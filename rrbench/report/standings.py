@@ -7,10 +7,10 @@ from statistics import fmean
 
 from rrbench.intervals import Interval, share_interval
 from rrbench.repeats import gather, names, victim_marks
-from rrbench.rows import ResultRow, stated
+from rrbench.rows import COLUMNS, ResultRow, stated
 from rrbench.tables import budget_text
 
-METRICS = ("deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
+METRICS = ("deploy_joint", "deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
 ORACLE = "oracle: knows the labels"
 
 
@@ -40,17 +40,16 @@ class Measured:
         return fmean(values) if values else None
 
     def interval(self, column: str) -> Interval | None:
-        """Return the 95 % interval over examples: Wilson's for shares of inputs, else the rows' own bounds."""
-        totals = self.values({"deploy_robust": "deploy_n", "deploy_coverage": "deploy_n"}.get(column, "n"))
-        value = self.mean(column)
+        """Return the 95 % interval over examples: the rows' own bounds, else Wilson's for shares of inputs."""
+        if f"{column}_low" in COLUMNS:
+            lows, highs = self.values(f"{column}_low"), self.values(f"{column}_high")
+            return (fmean(lows), fmean(highs)) if lows and highs else None
+        totals, value = self.values("deploy_n" if column.startswith("deploy_") else "n"), self.mean(column)
         if value is None or not totals:
             return None
-        if column in ("deploy_robust", "deploy_coverage", "acc_all"):
-            # The seeds share their inputs: more of them do not make the examples more.
-            low, high = share_interval(value / 100 * min(totals), int(min(totals)))
-            return 100 * low, 100 * high
-        lows, highs = self.values(f"{column}_low"), self.values(f"{column}_high")
-        return (fmean(lows), fmean(highs)) if lows and highs else None
+        # The seeds share their inputs: more of them do not make the examples more.
+        low, high = share_interval(value / 100 * min(totals), int(min(totals)))
+        return 100 * low, 100 * high
 
 
 @dataclass(frozen=True)

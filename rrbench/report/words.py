@@ -121,6 +121,8 @@ def name(standing: Standing) -> Safe:
 def meaning(standing: Standing) -> str:
     """Say what the percentage is of."""
     first = standing.strongest.first
+    if standing.metric == "deploy_joint":
+        return f"of {first.deploy_n} inputs are answered right when clean, and not answered wrong when attacked"
     if standing.metric == "deploy_robust":
         return f"of {first.deploy_n} inputs are answered right or rejected"
     return "of the kept answers are right (95 % of the right ones kept, threshold from the attacked inputs)"

@@ -5,7 +5,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -99,9 +98,24 @@ def test_the_deployed_threshold_comes_from_calibration_data_alone() -> None:
     assert row.deploy_coverage == pytest.approx(100 * accepted.double().mean().item())
     assert row.deploy_acc == pytest.approx(100 * correct[accepted].double().mean().item())
     assert row.deploy_robust == pytest.approx(100 - 100 * (accepted & ~correct).double().mean().item())
-    without = measure(Linear(), first_feature, "clean", (images, labels))
-    assert pd.isna(without.deploy_threshold)
-    assert pd.isna(without.deploy_robust)
+    assert row.deploy_joint == pytest.approx(100 * (accepted & correct).double().mean().item())
+    assert row.deploy_joint_low < row.deploy_joint < row.deploy_joint_high
+
+
+def test_without_calibration_data_the_inputs_fix_each_others_thresholds() -> None:
+    images, labels = inputs()
+    with torch.no_grad():
+        shown = Linear()(images)
+    certainty, correct, fold = shown[:, 0], shown.argmax(1) == labels, torch.arange(200) % 5
+    accepted = torch.zeros(200, dtype=torch.bool)
+    for each in range(5):
+        others = certainty[correct & (fold != each)].sort().values
+        accepted |= (fold == each) & (certainty >= others[int(0.05 * len(others))])
+    row = measure(Linear(), first_feature, "clean", (images, labels))
+    right = certainty[correct].sort().values
+    assert row.deploy_threshold == pytest.approx(right[int(0.05 * len(right))].item())
+    assert row.deploy_coverage == pytest.approx(100 * accepted.double().mean().item())
+    assert row.deploy_robust == pytest.approx(100 - 100 * (accepted & ~correct).double().mean().item())
 
 
 def test_a_name_an_instance_and_a_function_of_the_same_certainty_agree() -> None:

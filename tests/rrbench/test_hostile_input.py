@@ -23,7 +23,7 @@ from rrbench.files import parse_json, parse_toml
 from rrbench.numbers import read_fraction, read_whole
 from rrbench.progress import Lines
 from rrbench.rows import ResultRow, from_json, read_rows, to_csv
-from rrbench.scores import ATTACKS, DATA, SCORES, read_scores
+from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from rrbench.store import Store, read_cell
 from small_run import small_run
 
@@ -250,11 +250,13 @@ SHAPES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "text": (SCORES, lambda arrays: arrays.update(certainty=arrays["certainty"].astype(str))),
     "complex": (SCORES, lambda arrays: arrays.update(certainty=arrays["certainty"] * 1j)),
     "NaN": (SCORES, lambda arrays: arrays.update(certainty=arrays["certainty"] * np.nan)),
-    "thresholds": (SCORES, lambda arrays: arrays.update(threshold=arrays["certainty"])),
+    "thresholds": (CLEAN, lambda arrays: arrays.update(own_threshold=arrays["clean_certainty"])),
+    "clean NaN": (CLEAN, lambda arrays: arrays.update(clean_certainty=arrays["clean_certainty"] * np.nan)),
     "nobody": (SCORES, lambda arrays: arrays.update(certainty=arrays["certainty"][:0])),
     "labels beyond": (DATA, lambda arrays: arrays.update(labels=arrays["labels"] + 90)),
     "labels below": (DATA, lambda arrays: arrays.update(labels=arrays["labels"] - 90)),
-    "numbers held out": (DATA, lambda arrays: arrays.update(held_out=arrays["held_out"].astype(float))),
+    "numbers for right": (CLEAN, lambda arrays: arrays.update(clean_correct=arrays["clean_correct"].astype(float))),
+    "few right": (CLEAN, lambda arrays: arrays.update(apart_correct=arrays["apart_correct"][:-1])),
     "few distances": (ATTACKS, lambda arrays: arrays.update(distances=np.ones(3), reached=np.ones(2, bool))),
     "a scalar head": (ATTACKS, lambda arrays: arrays.update(head=np.float32(1))),
 }

@@ -8,6 +8,7 @@ from sklearn.metrics import auc as area
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from rrbench import metrics, resampling
+from rrbench.deployment import deploy_threshold, deployed_draws
 from rrbench.tallies import TprRule
 from scored_inputs import (
     PLAIN,
@@ -15,6 +16,7 @@ from scored_inputs import (
     Scored,
     accepted_by_scikit_learn,
     accuracy,
+    at_threshold,
     logits_for,
     ordering_metrics,
     overlapping,
@@ -35,7 +37,7 @@ def test_metrics_without_ties_match_hand_computed_values() -> None:
     assert metrics.aurc(*PLAIN) == pytest.approx((0 + 0 + 1 / 3 + 1 / 4 + 2 / 5) / 5)
     assert metrics.augrc(*PLAIN) == pytest.approx(0.12)
     assert metrics.fpr95(*PLAIN) == 1 / 2
-    assert metrics.deploy_threshold(*PLAIN) == 2.0
+    assert deploy_threshold(*PLAIN) == 2.0
 
 
 def test_metrics_with_ties_match_hand_computed_values() -> None:
@@ -43,7 +45,7 @@ def test_metrics_with_ties_match_hand_computed_values() -> None:
     assert metrics.aurc(*TIED) == pytest.approx((2 * 1 / 2 + 3 * 2 / 5 + 1 * 3 / 6) / 6)
     assert metrics.augrc(*TIED) == pytest.approx(2 / 9)
     assert metrics.fpr95(*TIED) == pytest.approx(2 / 3)
-    assert metrics.deploy_threshold(*TIED) == 2.0
+    assert deploy_threshold(*TIED) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -92,17 +94,6 @@ def test_a_tie_between_logits_goes_to_the_first_class() -> None:
     assert metrics.is_correct(np.array([0, 1]), np.zeros((2, 3))).tolist() == [True, False]
 
 
-def test_deployed_matches_hand_computed_values() -> None:
-    assert metrics.deployed(*PLAIN, threshold=3.0) == pytest.approx((200 / 3, 60.0, 80.0))
-    assert metrics.deployed(*PLAIN, threshold=3.5) == (100.0, 40.0, 100.0)
-
-
-def test_deployed_does_not_round_the_threshold_to_the_precision_of_the_scores() -> None:
-    just_below = np.array([0.7], dtype=np.float32)
-    assert float(just_below[0]) < 0.7
-    assert metrics.deployed(just_below, np.array([True]), threshold=0.7).coverage == 0.0
-
-
 # Against scikit-learn and slow definitions.
 
 
@@ -135,12 +126,12 @@ def test_the_quantile_rule_agrees_with_its_definition(inputs: Scored) -> None:
     accepted = metrics.accept_at_tpr95(certainty, correct, "quantile")
     if not right:
         assert accepted is None
-        assert metrics.deploy_threshold(certainty, correct) is None
+        assert deploy_threshold(certainty, correct) is None
         return
     threshold = right[len(right) // 20]
     assert accepted is not None
     assert (accepted == (certainty >= threshold)).all()
-    assert metrics.deploy_threshold(certainty, correct) == threshold
+    assert deploy_threshold(certainty, correct) == threshold
 
 
 @settings(deadline=None, max_examples=100)
@@ -234,10 +225,8 @@ def test_a_monotone_transform_of_the_scores_changes_nothing(inputs: Scored) -> N
 def test_every_metric_keeps_to_its_range(inputs: Scored, threshold: float) -> None:
     certainty, correct = inputs
     labels, logits = logits_for(correct)
-    everyone = np.ones(correct.size, dtype=bool)
-    measured = metrics.measure(
-        labels, logits, certainty, rule="quantile", threshold=threshold, deploy_mask=everyone, resamples=20, seed=0
-    )
+    clean = at_threshold(certainty, correct, threshold)
+    measured = metrics.measure(labels, logits, certainty, rule="quantile", clean=clean, resamples=20, seed=0)
     percentages = {name for name in measured._fields if name.startswith(("acc_", "coverage_", "deploy_"))}
     for name, value in measured._asdict().items():
         if value is not None and name not in {"deploy_threshold", "deploy_n"}:
@@ -260,31 +249,20 @@ def test_turning_the_scores_round_turns_auc_round(inputs: Scored) -> None:
 # Controls, and the row as a whole.
 
 
-def test_rejecting_everything_is_robust_and_covers_nothing() -> None:
-    certainty, correct = overlapping(100, seed=9)
-    assert metrics.deployed(certainty, correct, threshold=certainty.max() + 1) == (None, 0.0, 100.0)
-
-
-def test_accepting_everything_is_as_robust_as_accurate() -> None:
-    certainty, correct = overlapping(100, seed=9)
-    share = 100 * correct.mean()
-    assert metrics.deployed(certainty, correct, threshold=certainty.min()) == pytest.approx((share, 100.0, share))
-
-
 def test_the_fields_stand_in_the_order_of_the_csv_file() -> None:
     assert " ".join(metrics.Metrics._fields) == (
         "acc_all acc_tpr95 auc coverage_tpr95 acc_tpr95_low acc_tpr95_high auc_low auc_high "
-        "deploy_threshold deploy_n deploy_acc deploy_coverage deploy_robust aurc augrc fpr95 ece"
+        "deploy_threshold deploy_n deploy_acc deploy_coverage deploy_robust deploy_robust_low deploy_robust_high "
+        "deploy_joint deploy_joint_low deploy_joint_high aurc augrc fpr95 ece"
     )
 
 
 def test_measure_fills_every_field() -> None:
     certainty, correct = PLAIN
     labels, logits = logits_for(correct)
-    deploy_mask = np.array([True, True, True, True, False])
-    measured = metrics.measure(
-        labels, logits, certainty, rule="quantile", threshold=3.0, deploy_mask=deploy_mask, resamples=200, seed=1
-    )
+    clean = at_threshold(np.array([5.0, 5.0, 5.0, 2.0, 5.0]), np.array([True, True, True, True, False]), 3.0)
+    measured = metrics.measure(labels, logits, certainty, rule="quantile", clean=clean, resamples=200, seed=1)
+    draws = deployed_draws(clean, certainty, correct, resamples=200, seed=1)
     intervals = resampling.bootstrap(certainty, correct, "quantile", resamples=200, seed=1)
     assert intervals.acc_tpr95 is not None
     assert intervals.auc is not None
@@ -298,10 +276,15 @@ def test_measure_fills_every_field() -> None:
         "auc_low": intervals.auc[0],
         "auc_high": intervals.auc[1],
         "deploy_threshold": 3.0,
-        "deploy_n": 4,
+        "deploy_n": 5,
         "deploy_acc": pytest.approx(200 / 3),
-        "deploy_coverage": 75.0,
-        "deploy_robust": 75.0,
+        "deploy_coverage": 60.0,
+        "deploy_robust": 80.0,
+        "deploy_robust_low": np.percentile(draws["robust"], 2.5),
+        "deploy_robust_high": np.percentile(draws["robust"], 97.5),
+        "deploy_joint": 40.0,
+        "deploy_joint_low": np.percentile(draws["joint"], 2.5),
+        "deploy_joint_high": np.percentile(draws["joint"], 97.5),
         "aurc": pytest.approx(59 / 300),
         "augrc": pytest.approx(0.12),
         "fpr95": 0.5,
@@ -312,9 +295,7 @@ def test_measure_fills_every_field() -> None:
 def test_measure_uses_the_official_rule_when_asked() -> None:
     certainty, correct = PLAIN
     labels, logits = logits_for(correct)
-    measured = metrics.measure(
-        labels, logits, certainty, rule="official", threshold=None, deploy_mask=correct, resamples=0, seed=0
-    )
+    measured = metrics.measure(labels, logits, certainty, rule="official", clean=None, resamples=0, seed=0)
     assert measured.acc_tpr95 == pytest.approx(200 / 3)
     assert measured.coverage_tpr95 == 60.0
 
@@ -327,8 +308,7 @@ def test_measured_numbers_are_plain_python_numbers() -> None:
         logits.astype(np.float32),
         certainty.astype(np.float32),
         rule="official",
-        threshold=0.0,
-        deploy_mask=correct,
+        clean=at_threshold(certainty, correct, None),
         resamples=20,
         seed=0,
     )

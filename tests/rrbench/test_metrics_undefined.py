@@ -7,9 +7,9 @@ import pytest
 
 from rrbench import metrics, resampling
 from rrbench.tallies import TprRule
-from scored_inputs import RULES, accuracy, logits_for, ordering_metrics
+from scored_inputs import RULES, accuracy, at_threshold, logits_for, ordering_metrics
 
-NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "threshold": None, "resamples": 20, "seed": 0}
+NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "clean": None, "resamples": 20, "seed": 0}
 
 
 @pytest.mark.filterwarnings("error")
@@ -17,9 +17,8 @@ NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "threshold": None, "resa
 def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
     wrong = np.zeros(4, dtype=bool)
     labels, logits = logits_for(wrong)
-    measured = metrics.measure(
-        labels, logits, np.arange(4.0), rule=rule, threshold=2.0, deploy_mask=~wrong, resamples=50, seed=0
-    )
+    clean = at_threshold(np.arange(4.0), wrong, 2.0)
+    measured = metrics.measure(labels, logits, np.arange(4.0), rule=rule, clean=clean, resamples=0, seed=0)
     confidence = 1 / (1 + np.exp(-2))
     defined = {name: value for name, value in measured._asdict().items() if value is not None}
     assert defined == {
@@ -29,6 +28,7 @@ def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
         "deploy_acc": 0.0,
         "deploy_coverage": 50.0,
         "deploy_robust": 50.0,
+        "deploy_joint": 0.0,
         "aurc": 1.0,
         "augrc": 0.5,
         "ece": pytest.approx(confidence),
@@ -40,9 +40,7 @@ def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
 def test_all_inputs_right_leaves_only_what_is_defined(rule: TprRule, coverage: float) -> None:
     right = np.ones(4, dtype=bool)
     labels, logits = logits_for(right)
-    measured = metrics.measure(
-        labels, logits, np.arange(4.0), rule=rule, threshold=None, deploy_mask=right, resamples=50, seed=0
-    )
+    measured = metrics.measure(labels, logits, np.arange(4.0), rule=rule, clean=None, resamples=50, seed=0)
     defined = {name: value for name, value in measured._asdict().items() if value is not None}
     assert defined == {
         "acc_all": 100.0,
@@ -74,11 +72,10 @@ def test_constant_scores_tell_nothing_apart() -> None:
 def test_a_single_input_can_be_measured(rule: TprRule, is_right: bool) -> None:
     correct = np.array([is_right])
     labels, logits = logits_for(correct)
-    measured = metrics.measure(
-        labels, logits, np.array([0.3]), rule=rule, threshold=0.5, deploy_mask=correct, resamples=5, seed=0
-    )
+    clean = at_threshold(np.array([0.3]), correct, None)
+    measured = metrics.measure(labels, logits, np.array([0.3]), rule=rule, clean=clean, resamples=5, seed=0)
     assert measured.acc_tpr95 == (100.0 if is_right and rule == "quantile" else None)
-    assert measured.deploy_n == int(is_right)
+    assert measured.deploy_n is measured.deploy_robust is None, "nobody is there to fix its threshold"
 
 
 @pytest.mark.filterwarnings("error")
@@ -104,12 +101,12 @@ def test_a_nan_is_an_error_that_names_its_place(place: str, name: str) -> None:
     inputs: dict[str, Any] = {"certainty": np.arange(3.0), "logits": logits}
     inputs[place][1] = np.nan
     with pytest.raises(ValueError, match="NaN among the " + name):
-        metrics.measure(labels, **inputs, deploy_mask=correct, **NOTHING_DEPLOYED)
+        metrics.measure(labels, **inputs, **NOTHING_DEPLOYED)
 
 
 def test_no_inputs_or_inputs_that_do_not_fit_together_are_errors() -> None:
     nothing, none = np.empty(0), np.empty(0, dtype=bool)
-    for metric in (metrics.auc, metrics.aurc, metrics.augrc, metrics.fpr95, metrics.deploy_threshold):
+    for metric in (metrics.auc, metrics.aurc, metrics.augrc, metrics.fpr95):
         with pytest.raises(ValueError, match="no inputs"):
             metric(nothing, none)
         with pytest.raises(ValueError, match="shape"):
@@ -117,13 +114,6 @@ def test_no_inputs_or_inputs_that_do_not_fit_together_are_errors() -> None:
         with pytest.raises(ValueError, match="bool"):
             metric(np.ones(3), np.ones(3, dtype=np.int64))
     with pytest.raises(ValueError, match="no inputs"):
-        metrics.deployed(nothing, none, threshold=0.0)
-    with pytest.raises(ValueError, match="threshold is NaN"):
-        metrics.deployed(np.ones(3), np.ones(3, dtype=bool), threshold=np.nan)
-    with pytest.raises(ValueError, match="no inputs"):
         metrics.ece(np.empty(0, dtype=np.int64), np.empty((0, 3)))
     with pytest.raises(ValueError, match="shape"):
         metrics.ece(np.zeros(2, dtype=np.int64), np.zeros((3, 3)))
-    labels, logits = logits_for(np.ones(3, dtype=bool))
-    with pytest.raises(ValueError, match="deploy_mask"):
-        metrics.measure(labels, logits, np.ones(3), deploy_mask=np.ones(2, dtype=bool), **NOTHING_DEPLOYED)

@@ -13,7 +13,8 @@ from rrbench.rows import COLUMNS, FRACTIONS, PERCENTAGES, ResultRow, is_results,
 DESIGN = """\
     dataset network framework trained_as rejector attack norm eps seed preset n
     acc_all acc_tpr95 auc coverage_tpr95 acc_tpr95_low acc_tpr95_high auc_low auc_high
-    deploy_threshold deploy_n deploy_acc deploy_coverage deploy_robust aurc augrc fpr95 ece
+    deploy_threshold deploy_n deploy_acc deploy_coverage deploy_robust
+    deploy_robust_low deploy_robust_high deploy_joint deploy_joint_low deploy_joint_high aurc augrc fpr95 ece
     distance distance_success success  status error note settings seconds gradients device precision
     checkpoint_sha256 data_sha256 version commit
 """

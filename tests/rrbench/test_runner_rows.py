@@ -83,6 +83,8 @@ def test_every_row_says_what_it_measured_and_where_it_comes_from(bench: Any) -> 
         assert row.acc_tpr95_low <= row.acc_tpr95 <= row.acc_tpr95_high
         assert row.auc_low <= row.auc <= row.auc_high
         assert row.deploy_n == 60
+        assert row.deploy_robust_low <= row.deploy_robust <= row.deploy_robust_high
+        assert row.deploy_joint_low <= row.deploy_joint <= row.deploy_joint_high
         assert row.seconds > 0
         assert row.gradients == {"clean": 0, "pgd3": 3}.get(row.attack, 2)
         assert row.data_sha256 == fingerprint(Digits().load("test").at(slice(60)))
@@ -175,7 +177,7 @@ def test_random_scores_have_auc_one_half_within_their_interval(bench: Any) -> No
 
 def test_rejecting_everything_is_robust_and_useless(bench: Any) -> None:
     for row in bench.measure("reject-all", "brighter"):
-        assert (row.deploy_robust, row.deploy_coverage, row.deploy_acc) == (100, 0, None)
+        assert (row.deploy_robust, row.deploy_coverage, row.deploy_acc, row.deploy_joint) == (100, 0, None, 0)
         assert row.deploy_threshold == 2
 
 

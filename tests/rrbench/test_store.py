@@ -103,8 +103,8 @@ def test_arrays_come_back_bit_by_bit_with_the_files_hash(tmp_path: Path, compres
     arrays = {
         "certainty": np.array([np.nan, -np.inf, 1e-300, 0.1]),
         "labels": np.arange(4),
-        "threshold": np.asarray(0.5),
-        "held_out": np.array([True, False, True, True]),
+        "own_threshold": np.asarray(0.5),
+        "clean_correct": np.array([True, False, True, True]),
         "nothing": np.zeros((4, 0), dtype=np.float32),
     }
     path = tmp_path / "a.npz"

@@ -62,7 +62,7 @@ def test_looking_changes_nothing(honest: Path) -> None:
     assert state() == before
 
 
-@pytest.mark.parametrize("name", ["certainty", "logits", "boldest_certainty", "threshold"])
+@pytest.mark.parametrize("name", ["certainty", "logits", "boldest_certainty", "clean_certainty"])
 def test_one_changed_score_is_noticed(folder: Path, name: str) -> None:
     def change(arrays: dict[str, Any]) -> None:
         arrays[name] = np.asarray(arrays[name], dtype=arrays[name].dtype)
@@ -216,15 +216,15 @@ def with_array(name: str, array: Any) -> tuple[str, Callable[[dict[str, Any]], o
         without("images"),
         without("certainty"),
         without("logits"),
-        without("held_out"),
+        without("clean_correct"),
         with_array("images", np.zeros((16, 3, 5), dtype=np.float32)),
         with_array("images", np.zeros((16, 3, 8, 8), dtype=np.float32)),
         with_array("certainty", np.zeros(7)),
         with_array("logits", np.zeros((60, 3), dtype=np.float32)),
         with_array("labels", np.full(60, 12)),
         with_array("certainty", np.full(60, np.nan)),
-        with_array("threshold", np.zeros(3)),
-        with_array("held_out", np.zeros(60)),
+        with_array("own_threshold", np.zeros(3)),
+        with_array("clean_correct", np.zeros(60)),
     ],
     ids=[
         "no images",

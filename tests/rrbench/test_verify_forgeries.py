@@ -29,7 +29,8 @@ from finished_run import (
 from rrbench import zoo
 from rrbench.cells import attack_key, cell_key, victim_key
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
-from rrbench.scores import ATTACKS, DATA, SCORES, read_scores
+from rrbench.deployment import accepted_by
+from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from rrbench.store import load_arrays, read_cell
 from rrbench.tolerance import ROUNDED
 from rrbench.zoo import Entry, write_index
@@ -130,10 +131,13 @@ def clean_for_attacked(path: Path) -> None:
 def sort_accepted(path: Path) -> None:
     """Reorder certainties among the accepted inputs, the right ones first: AUC grows, and no verdict changes."""
     folder = path.parent.parent
-    correct = read_scores(folder, read_cell(path)[0].files).correct
+    scores = read_scores(folder, read_cell(path)[0].files)
+    correct = scores.correct
 
     def change(arrays: Arrays) -> None:
-        (accepted,) = np.nonzero(arrays["certainty"] >= arrays["threshold"])
+        is_accepted = accepted_by(scores.clean, arrays["certainty"])
+        assert is_accepted is not None
+        (accepted,) = np.nonzero(is_accepted)
         ordered = accepted[np.argsort(~correct[accepted], kind="stable")]
         arrays["certainty"][ordered] = np.sort(arrays["certainty"][accepted])[::-1]
 
@@ -168,7 +172,7 @@ def flip_certainties(arrays: Arrays) -> None:
 
 
 def lower_threshold(arrays: Arrays) -> None:
-    arrays["threshold"] = arrays["threshold"] - 0.1
+    arrays["apart_certainty"] = arrays["apart_certainty"] - 0.1
 
 
 def raise_boldest(arrays: Arrays) -> None:
@@ -176,7 +180,7 @@ def raise_boldest(arrays: Arrays) -> None:
 
 
 def count_every_second_one(arrays: Arrays) -> None:
-    arrays["held_out"] = np.arange(len(arrays["labels"])) % 2 == 0
+    arrays.update({name: arrays[name][::2] for name in ("apart_certainty", "apart_correct")})
 
 
 def keep_one_image(arrays: Arrays) -> None:
@@ -221,14 +225,16 @@ FORGERIES = {
     "the data": Forgery(in_row(data_sha256="0" * 64), "measured on other data"),
     # What came of it.
     "labels": Forgery(right_labels, "its ids or labels are not the data set's"),
-    "inputs that count": Forgery(in_scores(DATA, count_every_second_one), "counts other inputs as held out"),
+    "inputs that count": Forgery(
+        in_scores(CLEAN, count_every_second_one), "inputs kept apart fix its threshold, and the data set has 360"
+    ),
     "images": Forgery(in_scores(ATTACKS, brighten), "the attack left its budget: linf 0."),
     "few images": Forgery(in_scores(ATTACKS, keep_one_image), "only 1 of its images"),
     "the attack file's key": Forgery(in_scores(ATTACKS, key_of_another), "says that it is of another attack"),
     "certainties": Forgery(in_scores(SCORES, flip_certainties), "do not follow from the stored logits"),
-    "the threshold": Forgery(in_scores(SCORES, lower_threshold), "on held-out inputs"),
+    "the threshold": Forgery(in_scores(CLEAN, lower_threshold), "its certainties of the inputs kept apart"),
     "the threshold of a fitted rejector": Forgery(
-        in_scores(SCORES, lower_threshold), "on held-out inputs", needs_rerun=True, cell=KD
+        in_scores(CLEAN, lower_threshold), "its certainties of the inputs kept apart", needs_rerun=True, cell=KD
     ),
     "reordered certainties": Forgery(sort_accepted, "auc", needs_rerun=True, cell=KD),
     "reordered certainties, another machine": Forgery(
