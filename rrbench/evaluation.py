@@ -71,6 +71,13 @@ class Subject:
         batch = self.load(split)
         return batch.at(slice(self.limit)) if batch and split == "test" and self.limit else batch
 
+    def apart(self) -> Batch | None:
+        """Return the calibration inputs, where none of them is measured."""
+        calibration = self.batch("calibration")
+        if calibration is None or bool(torch.isin(calibration.ids, self.test().ids).any()):
+            return None
+        return calibration
+
     def test(self) -> Batch:
         """Return the inputs that are measured."""
         batch = self.batch("test")
@@ -114,11 +121,9 @@ class Subject:
             if rejector is not None:
                 self._doubts[about] = probes.of_rejector(rejector, outputs, test.labels)
                 return self._doubts[about]
-            calibration = self.batch("calibration")
-            is_held_out = torch.from_numpy(held_out(test, calibration)).to(self.device)
             with frozen(self.network), kept(self.network, changes_itself), tf32(False):
                 found = probes.of_network(self.network, test, outputs)
-            self._doubts[about] = found + probes.of_data(test, calibration, is_held_out)
+            self._doubts[about] = found + probes.of_data(test, self.apart())
         return self._doubts[about]
 
     def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
@@ -154,12 +159,12 @@ class Subject:
 
         Calibration inputs fix thresholds where they are kept apart. Those of CIFAR are test images: all of them do it.
         """
-        test, calibration = self.test(), self.batch("calibration")
+        test, apart = self.test(), self.apart()
         certainty, correct = self._clean_scores(rejector, "test", test, count)
-        apart: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
-        if calibration is not None and not bool(torch.isin(calibration.ids, test.ids).any()):
-            apart = self._clean_scores(rejector, "calibration", calibration)
-        return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *apart, rejector.own_threshold)
+        others: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
+        if apart is not None:
+            others = self._clean_scores(rejector, "calibration", apart)
+        return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
 
     def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
         """Return the certainty on the border between classes; nobody asks for that of a probability."""

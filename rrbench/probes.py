@@ -93,12 +93,12 @@ def _differentiated(look: Callable[[], list[Doubt]]) -> list[Doubt]:
         return []
 
 
-def of_data(test: Batch, calibration: Batch | None, held_out: Tensor) -> list[Doubt]:
-    """Doubt a threshold that was fixed on inputs which are measured as if it were not."""
-    if calibration is None or calibration.images.shape[1:] != test.images.shape[1:]:
+def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
+    """Doubt a threshold whose inputs are said to be kept apart, and are measured too."""
+    if apart is None or apart.images.shape[1:] != test.images.shape[1:]:
         return []
-    count = int((torch.isin(_hashes(test.images), _hashes(calibration.images)) & held_out).sum())
-    if count <= OVERLAP * int(held_out.sum()):
+    count = int(torch.isin(_hashes(test.images), _hashes(apart.images)).sum())
+    if count <= OVERLAP * test.size:
         return []
     return [Doubt(f"the threshold was fixed on {count} of the inputs that it is measured on")]
 
