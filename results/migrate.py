@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.cells import attack_key, cell_key, victim_key
+from rrbench.cells import attack_key, cell_key, clean_key
 from rrbench.deployment import REVISION, deploy_threshold
 from rrbench.evaluation import metrics_of
 from rrbench.progress import Silent
@@ -76,7 +76,7 @@ def rewrite(record: CellRecord, old: Path, new: Path, clean: Any, whole: Any) ->
     (new / SCORES).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(old / scored, new / SCORES / f"{key}.npz")
     files[f"{SCORES}/{key}.npz"] = record.files[scored]
-    shared = f"{CLEAN}/{victim_key(cell)}.npz"
+    shared = f"{CLEAN}/{clean_key(cell)}.npz"
     files[shared] = save_arrays(new / shared, arrays)
     metrics = metrics_of(read_scores(new, files), cell["tpr_rule"], cell["resamples"], record.row.seed)
     found = metrics._asdict()

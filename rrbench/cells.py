@@ -210,6 +210,15 @@ def victim_key(cell: Mapping[str, Any]) -> str:
     )
 
 
+def clean_key(cell: Mapping[str, Any]) -> str:
+    """Return the key of what the rejector of a cell that `Cell.describe` describes says of clean inputs."""
+    kinds = ("dataset", "network", "rejector", "deployment")
+    return digest(
+        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
+        revisions={kind: cell["revisions"][kind] for kind in kinds},
+    )
+
+
 # Of a checkpoint's header, what decides the weights.
 _TRAINING = ("dataset", "network", "framework", "training_key", "recipe", "seed", "chooser", "budget")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LONGEST_LINE = 400  # letters; what is longer hides what it says
+LONGEST_LINE = 1000  # letters; what is longer hides what it says
 
 
 def one_line(text: str) -> str:

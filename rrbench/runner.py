@@ -12,7 +12,7 @@ import torch
 
 from rrbench import provenance
 from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
-from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, data_key, identity, victim_key
+from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.deployment import Clean
 from rrbench.devices import describe
@@ -305,7 +305,7 @@ class Runner(Supply):
         victim = self._victim(subject, source, cell)
         attack = build(Attack, cell.attack)
         described = cell.describe(source.key, self.precision)
-        key = victim_key(described)
+        key = clean_key(described)
         clean = self._cleans.get(key) or subject.clean(victim.rejector)
         self._cleans[key] = clean
         scores, columns = measured(subject, victim, attack, budget_of(cell), attacked, cell.metrics, cell.seed, clean)

@@ -102,7 +102,8 @@ def _measurements(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def _with_interval(row: ResultRow, column: str) -> str:
-    return f"{number(row, column)} [{number(row, f'{column}_low')}, {number(row, f'{column}_high')}]"
+    value, low, high = (number(row, name) for name in (column, f"{column}_low", f"{column}_high"))
+    return value if low == high == "-" else f"{value} [{low}, {high}]"
 
 
 def _failures(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:

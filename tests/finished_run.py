@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rrbench.cells import attack_key, cell_key, data_key
+from rrbench.cells import attack_key, cell_key, clean_key, data_key
 from rrbench.evaluation import metrics_of
 from rrbench.progress import Silent
 from rrbench.scores import ATTACKS, CLEAN, DATA, OF_CLEAN, SCORES, file_in, read_scores
@@ -98,7 +98,8 @@ def rekey(path: Path, *, row: dict[str, Any] | None = None, **cell: Any) -> Path
     folder, value = path.parent.parent, json.loads(path.read_text())
     value["cell"] |= cell
     value["row"] |= row or {}
-    keys = {ATTACKS: attack_key(value["cell"]), DATA: data_key(value["cell"]), SCORES: cell_key(value["cell"])}
+    makers = {ATTACKS: attack_key, CLEAN: clean_key, DATA: data_key, SCORES: cell_key}
+    keys = {holder: make(value["cell"]) for holder, make in makers.items()}
     files = {}
     for old in value["files"]:
         holder = old.partition("/")[0]

@@ -43,9 +43,10 @@ class Measured:
         """Return the 95 % interval over examples: the rows' own bounds, else Wilson's for shares of inputs."""
         if f"{column}_low" in COLUMNS:
             lows, highs = self.values(f"{column}_low"), self.values(f"{column}_high")
-            return (fmean(lows), fmean(highs)) if lows and highs else None
+            if lows and highs:
+                return fmean(lows), fmean(highs)
         totals, value = self.values("deploy_n" if column.startswith("deploy_") else "n"), self.mean(column)
-        if value is None or not totals:
+        if value is None or not totals or not (column == "acc_all" or column.startswith("deploy_")):
             return None
         # The seeds share their inputs: more of them do not make the examples more.
         low, high = share_interval(value / 100 * min(totals), int(min(totals)))

@@ -57,7 +57,7 @@ def entries(folder: Path) -> list[Entry]:
         raise UseError(f"{path} is no zoo index of this version: {error}") from None
     for entry in found:
         # A name that leads elsewhere would have others' files read, or taken for a network.
-        if not isinstance(entry.file, str) or not is_plain_name(entry.file):
+        if not isinstance(entry.file, str) or not (is_plain_name(entry.file) or not entry.is_kept):
             raise UseError(f"{path} is no zoo index: it names {brief(entry.file)}, no file beside it")
     kinds = {field.name: KINDS[field.type] for field in fields(Entry) if field.type in KINDS}
     for entry in found:

@@ -138,6 +138,15 @@ def test_settings_that_differ_in_sign_alone_have_files_of_their_own() -> None:
     assert len({file_name(training) for training in plan.checkpoints()}) == 2
 
 
+def test_an_index_that_names_a_file_elsewhere_is_refused_and_the_file_stays(tmp_path: Path) -> None:
+    entry = zoo.Entry("../precious", "", "", "digits", "small-cnn", "pgd-at+rr", 0, 15, 99.0, 80.0, "", log=[])
+    (tmp_path.parent / "precious").write_bytes(b"not of this zoo")
+    zoo.write_index(tmp_path, [entry])
+    with pytest.raises(UseError, match=r"names '../precious', no file beside it"):
+        enter(tmp_path, dataclasses.replace(entry, file="pgd-at-rr.safetensors"))
+    assert (tmp_path.parent / "precious").exists()
+
+
 def test_a_training_whose_name_another_has_already_is_told_by_its_key(tmp_path: Path) -> None:
     (training,) = make_plan(Request(["rr"], ["clean"]), load_preset("quick")).checkpoints()
     name = file_name(training)
@@ -160,10 +169,7 @@ def test_a_training_packed_anew_replaces_its_file_of_an_older_name(tmp_path: Pat
     for name in ("pgd-at+rr.safetensors", "other.safetensors"):
         (tmp_path / name).write_bytes(b"weights")
     other = dataclasses.replace(older, file="other.safetensors", seed=1)
-    (tmp_path.parent / "precious").write_bytes(b"not of this zoo")
-    enter(tmp_path, dataclasses.replace(older, file="../precious"))
     enter(tmp_path, older)
-    assert (tmp_path.parent / "precious").exists()
     enter(tmp_path, other)
     newer = dataclasses.replace(older, file="pgd-at-rr.safetensors")
     enter(tmp_path, newer)

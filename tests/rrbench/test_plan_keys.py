@@ -242,4 +242,10 @@ def test_rows_measured_on_the_first_scale_are_superseded(
     rejector: str, attack: str, revisions: dict[str, int], expected: list[str]
 ) -> None:
     row = ResultRow("own data", "Net", "", "", rejector, attack, "linf", "1/20", 0, "quick", 60)
-    assert superseded(replace(row, revisions=json.dumps(revisions))) == expected
+    assert superseded(replace(row, revisions=json.dumps(revisions | {"deployment": 2}))) == expected
+
+
+def test_rows_of_another_way_to_fix_thresholds_are_superseded() -> None:
+    row = ResultRow("own data", "Net", "", "", "confidence", "pgd10", "linf", "1/20", 0, "quick", 60)
+    assert superseded(row) == ["deployment 1, now 2"]
+    assert superseded(replace(row, status="failed")) == []

@@ -248,7 +248,7 @@ def test_what_ships_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> No
         victim = subject.victim(rejector, is_attacked=False)
         assert subject.doubts(victim.rejector) == [], text
         looked += 1
-    assert looked == (1 if trained else len({"confidence", "t-con", "kd", "lid", "gda", "gda*", "gmm"}) + 1)
+    assert looked == 1 if trained else looked > 8
 
 
 class Short(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 
 from rrbench.errors import UseError
 from rrbench.rows import ResultRow, to_csv
-from rrbench.tables import budget_text, number, pivot_table, render, results_table
+from rrbench.tables import budget_text, is_of, number, pivot_table, render, results_table
 
 BASE = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "clean", "", "", 0, "quick", 360)
 
@@ -23,9 +23,9 @@ CLEAN = row(
     acc_tpr95_low=98.0,
     acc_tpr95_high=100.0,
     auc=0.97654,
-    deploy_acc=99.41,
     deploy_coverage=93.888,
     deploy_robust=99.444,
+    deploy_joint=93.612,
 )
 ATTACKED = row(
     attack="pgd100",
@@ -52,11 +52,11 @@ ROWS = [FAILED, RECTIFIED, ATTACKED, CLEAN]
 
 TEXT = """\
 digits, small-cnn, preset quick, seed 0, n=360
-trained as  rejector    attack          budget     acc_all              acc_tpr95    auc  deploy_acc  coverage  robust
-----------  ----------  --------------  ---------  -------  ---------------------  -----  ----------  --------  ------
-pgd-at      confidence  clean                        98.33  99.40 [98.00, 100.00]  0.977       99.41     93.89   99.44
-pgd-at      confidence  pgd100 (blind)  linf:3/20    70.00   72.50 [68.00, 77.00]  0.600           -         -       -
-pgd-at+rr   rr          clean                        98.00           99.00 [-, -]      -           -         -       -
+trained as  rejector    attack          budget     acc_all              acc_tpr95    auc  coverage  robust  joint
+----------  ----------  --------------  ---------  -------  ---------------------  -----  --------  ------  -----
+pgd-at      confidence  clean                        98.33  99.40 [98.00, 100.00]  0.977     93.89   99.44  93.61
+pgd-at      confidence  pgd100 (blind)  linf:3/20    70.00   72.50 [68.00, 77.00]  0.600         -       -      -
+pgd-at+rr   rr          clean                        98.00                  99.00      -         -       -      -
 
 failed
 trained as  rejector  attack  budget     error
@@ -67,11 +67,11 @@ pgd-at+rr   rr        pgd100  linf:3/20  NaN | here
 MARKDOWN = """\
 **digits, small-cnn, preset quick, seed 0, n=360**
 
-| trained as | rejector | attack | budget | acc_all | acc_tpr95 | auc | deploy_acc | coverage | robust |
+| trained as | rejector | attack | budget | acc_all | acc_tpr95 | auc | coverage | robust | joint |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| pgd-at | confidence | clean |  | 98.33 | 99.40 [98.00, 100.00] | 0.977 | 99.41 | 93.89 | 99.44 |
+| pgd-at | confidence | clean |  | 98.33 | 99.40 [98.00, 100.00] | 0.977 | 93.89 | 99.44 | 93.61 |
 | pgd-at | confidence | pgd100 (blind) | linf:3/20 | 70.00 | 72.50 [68.00, 77.00] | 0.600 | - | - | - |
-| pgd-at+rr | rr | clean |  | 98.00 | 99.00 [-, -] | - | - | - | - |
+| pgd-at+rr | rr | clean |  | 98.00 | 99.00 | - | - | - | - |
 
 **failed**
 
@@ -83,9 +83,10 @@ MARKDOWN = """\
 def test_the_results_as_text() -> None:
     shown = results_table(ROWS)
     assert shown.startswith(TEXT)
-    first, second = shown.removeprefix(TEXT).splitlines()
+    first, second, third = shown.removeprefix(TEXT).splitlines()
     assert first.startswith("acc_tpr95")
-    assert second.startswith("deploy_*: threshold fixed on clean validation inputs")
+    assert second.startswith("coverage, robust, joint: the threshold is fixed on other, clean inputs.")
+    assert third.startswith("robust: not accepted and wrong. joint: so, and accepted and right when clean;")
 
 
 def test_what_a_note_says_stands_below_once_with_the_rows_it_is_for() -> None:
@@ -235,3 +236,42 @@ def test_a_metric_alone_is_a_pivot_by_attack_and_a_wrong_one_is_refused(command:
     )
     assert command("table", tmp_path, "--metric", "nope").code == 2
     assert command("table", "--paper", "table1", "--metric", "auc").code == 2
+
+
+def test_a_value_with_an_interval_shows_it() -> None:
+    measured = row(deploy_joint=93.612, deploy_joint_low=91.0, deploy_joint_high=95.5)
+    assert "93.61 [91.00, 95.50]" in results_table([measured])
+
+
+def test_a_ranking_puts_each_budgets_best_joint_number_first() -> None:
+    def attacked(rejector: str, eps: str, joint: float | None) -> ResultRow:
+        return row(rejector=rejector, attack="worst-case", norm="linf", eps=eps, deploy_joint=joint)
+
+    rows = [
+        attacked("kd", "3/20", 41.0),
+        attacked("rr", "3/20", None),
+        attacked("lid", "3/20", 44.0),
+        attacked("kd", "1/20", 60.0),
+    ]
+    ranked = results_table(rows, "csv", is_ranked=True).splitlines()[1:]
+    assert [(line.split(",")[4], line.split(",")[7]) for line in ranked] == [
+        ("kd", "1/20"),
+        ("lid", "3/20"),
+        ("kd", "3/20"),
+        ("rr", "3/20"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("pgd", ["pgd10", "pgd100x10"]),
+        ("pgd10", ["pgd10"]),
+        ("pgd10,worst-case", ["pgd10", "worst-case"]),
+        ("adaptive", ["adaptive(ce+rcon)"]),
+        ("gama", []),
+    ],
+)
+def test_rows_are_chosen_by_an_attacks_name_or_by_all_of_it(wanted: str, expected: list[str]) -> None:
+    rows = [row(attack=name) for name in ("clean", "pgd10", "pgd100x10", "adaptive(ce+rcon)", "worst-case")]
+    assert [each.attack for each in rows if is_of(each, wanted)] == expected
