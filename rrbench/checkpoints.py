@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from rrbench.errors import UseError, first_line
 from rrbench.files import parse_json, replacing, sha256
+from rrbench.numbers import read_whole
 from rrbench.packing import unpack
+
+MOST_BITS = 10**7  # inputs of which a header says how each is classified
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {first_line(error)}") from None
     if not isinstance(facts, dict):
         raise UseError(f"checkpoint {path} has a damaged header")
-    return Checkpoint(path, sha256(path), unpack(tensors) if facts.get("packed") else tensors, facts)
+    try:
+        return Checkpoint(path, sha256(path), unpack(tensors) if facts.get("packed") else tensors, facts)
+    except RuntimeError:
+        raise UseError(f"checkpoint {path} is damaged: its packed weights do not fit their scales") from None
 
 
 def _read_pt(path: Path) -> dict[str, Tensor]:
@@ -91,4 +97,7 @@ def pack_bits(correct: Tensor) -> str:
 def unpack_bits(text: str) -> Tensor:
     """Read `pack_bits` back."""
     length, _, digits = text.partition(":")
-    return torch.tensor([bit == "1" for bit in f"{int(digits, 16):0{int(length)}b}"])
+    count, number = read_whole(length), int(digits, 16)
+    if not number.bit_length() <= count <= MOST_BITS or number < 0:
+        raise ValueError(f"no {count} bits")
+    return torch.tensor([bit == "1" for bit in f"{number:0{count}b}"])

@@ -30,7 +30,7 @@ def find_device(name: str, *, is_here: bool = True) -> torch.device:
         if is_here:
             torch.zeros(1, device=device).item()
     except Exception as error:  # each kind of device that this PyTorch is built without fails in its own way
-        raise UseError(f"device {brief(name)} cannot be used: {first_line(error)}") from None
+        raise UseError(f"device {brief(name)} cannot be used: {first_line(error).partition('. ')[0]}") from None
     if not is_here and (device.index is not None or device.type not in ("cpu", "cuda")):
         raise UseError(f"the engine places the work: give --device cpu or cuda, not {brief(name)}")
     return device

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LONGEST_LINE = 1000  # letters; what is longer hides what it says
+LONGEST_WORD = 1000  # letters; a longer one hides what a message says
 
 
 def one_line(text: str) -> str:
-    """Return a message as one line that a terminal shows as it is: no line breaks, no control codes, not too long."""
+    """Return a message as a terminal can show it: one line, no control codes, no word without end."""
     shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-    half = LONGEST_LINE // 2
-    return shown if len(shown) <= LONGEST_LINE else f"{shown[:half]} ... {shown[-half:]}"
+    words = (f"{word[:60]} ... {word[-20:]}" if len(word) > LONGEST_WORD else word for word in shown.split(" "))
+    return " ".join(words)
 
 
 def brief(value: object, most: int = 80) -> str:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.cells import Training
-from rrbench.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.errors import UseError
+from rrbench.numbers import read_whole
 from rrbench.turns import TURNS
 
 
@@ -88,6 +89,15 @@ def resume(state: State, path: Path, training: Training) -> None:
     facts = checkpoint.facts
     if facts.get("key") != training.key:
         raise UseError(f"{path} belongs to another training; delete it to start afresh")
+    try:
+        _take_over(state, checkpoint)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        raise UseError(f"{path} is damaged: nothing can go on from it; delete it to start afresh") from None
+
+
+def _take_over(state: State, checkpoint: Checkpoint) -> None:
+    """Fill a state; what does not fit is an error of some kind, since anybody may have written the file."""
+    facts = checkpoint.facts
     device = next(state.network.parameters()).device
     parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}}
     for name, tensor in checkpoint.tensors.items():
@@ -97,8 +107,13 @@ def resume(state: State, path: Path, training: Training) -> None:
     for name, parameter in state.network.named_parameters():
         if name in parts["momentum"]:
             # Laid out as the parameter is: otherwise the optimiser would go tensor by tensor on a GPU.
-            momentum = torch.empty_like(parameter).copy_(parts["momentum"][name])
+            found = parts["momentum"][name]
+            if found.shape != parameter.shape:
+                raise ValueError(name)
+            momentum = torch.empty_like(parameter).copy_(found)
             state.optimizer.state[parameter]["momentum_buffer"] = momentum
     state.best = parts["best"]
-    state.epoch, state.log = facts["epoch"], facts["log"]
-    state.best_epoch, state.best_score = facts["best_epoch"], facts["best_score"]
+    state.epoch, state.log = read_whole(facts["epoch"]), [dict(record) for record in facts["log"]]
+    state.best_epoch, state.best_score = read_whole(facts["best_epoch"]), float(facts["best_score"])
+    if not 0 <= state.best_epoch <= state.epoch == len(state.log):
+        raise ValueError("epochs")

@@ -293,7 +293,10 @@ class Runner(Supply):
         if not path.is_file():
             return None
         try:
-            return read_checkpoint(path)
+            saved = read_checkpoint(path)
+            if saved.facts.keys() != set(Calibration._fields):
+                raise UseError(f"{path} is no fitted rejector of this version")
+            return saved
         except UseError as error:
             self.report.line(f"{error}; it is made again")
             path.unlink(missing_ok=True)

@@ -87,7 +87,7 @@ class Supply:
         files = self.store.checkpoint_files(self._training_key(training))
         if self.source(training).path.is_file() or not files.resume.is_file():
             return ""
-        done = read_checkpoint(files.resume).facts["epoch"]
+        done = read_checkpoint(files.resume).facts.get("epoch")
         return f"{training.trained_as} up to epoch {done} of {training.recipe.epochs}"
 
     def _train(self, training: Training, files: Files) -> None:
@@ -186,7 +186,12 @@ def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None
         return
     test = subject.test()
     correct = (subject.outputs("test").logits.argmax(1) == test.labels).cpu()
-    expected = unpack_bits(checkpoint.facts["clean_correct"])[: len(correct)]
+    try:
+        expected = unpack_bits(checkpoint.facts["clean_correct"])[: len(correct)]
+    except (ValueError, AttributeError):
+        raise CellError(
+            f"checkpoint {checkpoint.path.name} has a damaged header: what was right cannot be read"
+        ) from None
     differ = int((correct[: len(expected)] != expected).sum())
     if len(expected) < len(correct) or differ > 1 + 0.005 * len(correct):
         raise CellError(

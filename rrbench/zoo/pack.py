@@ -112,8 +112,7 @@ def enter(folder: Path, entry: Entry) -> None:
         replaced = [other for other in listed if _gives_way(other, entry)]
         write_index(folder, [*(other for other in listed if other not in replaced), entry])
         for other in replaced:
-            # Written by an older version under another name; a name that leads elsewhere is nobody's to delete.
-            if other.is_kept and other.file != entry.file and Path(other.file).name == other.file:
+            if other.is_kept and other.file != entry.file:  # written by an older version under another name
                 (folder / other.file).unlink(missing_ok=True)
 
 
