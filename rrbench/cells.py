@@ -85,7 +85,7 @@ class Cell:
     limit: int | None
     preset: str
     metrics: MetricSettings
-    is_adaptive: bool
+    is_adaptive: bool  # what is stored of the attack depends on the rejector: it looks at it, or that looks again
     members: tuple[Choice, ...] = ()  # of an ensemble: the attacks it is the worst of
 
     @property
@@ -145,7 +145,7 @@ class Cell:
 
     def member(self, attack: Choice) -> "Cell":
         """Return the cell of one attack of an ensemble."""
-        return replace(self, attack=attack, members=(), is_adaptive=build(Attack, attack).is_adaptive)
+        return replace(self, attack=attack, members=(), is_adaptive=depends(attack, self.rejector))
 
     def victim_key(self, checkpoint: str) -> str:
         """Hash everything that decides the fitted, calibrated rejector."""
@@ -169,6 +169,11 @@ class Plan:
         for cell in self.cells:
             groups.setdefault(cell.training, []).append(cell)
         return groups
+
+
+def depends(attack: Choice, rejector: Choice) -> bool:
+    """Tell whether what is stored of an attack depends on the rejector."""
+    return build(Attack, attack).is_adaptive or build(Rejector, rejector).has_look()
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from rrbench.errors import CellError, first_line
 from rrbench.guards import certainties as certainties
 from rrbench.guards import check_alone, check_returned, checked, fit, lend_rejector
 from rrbench.lending import kept
+from rrbench.looking import without_looks
 from rrbench.metrics import Metrics, measure
 from rrbench.modes import frozen
 from rrbench.names import Choice
@@ -63,7 +64,7 @@ class Subject:
     limit: int | None = None
     _outputs: dict[tuple[Split, int | None], Outputs] = field(default_factory=dict)
     _borders: dict[Split, Border | None] = field(default_factory=dict)
-    _twins: dict[Precision, nn.Module | None] = field(default_factory=dict)
+    _twins: dict[tuple[Precision, bool], nn.Module | None] = field(default_factory=dict)
     _doubts: dict[str, list[Doubt]] = field(default_factory=dict)
 
     def batch(self, split: Split) -> Batch | None:
@@ -107,11 +108,12 @@ class Subject:
             raise CellError("the network gives NaN or infinite outputs")
         return outputs
 
-    def attackable(self, precision: Precision) -> nn.Module:
-        """Return the network as attacks see it: its twin, where there is one."""
-        if precision not in self._twins:
-            self._twins[precision] = make_twin(self.network, precision, self.device)
-        return self._twins[precision] or self.network
+    def attackable(self, precision: Precision, *, is_blind: bool = False) -> nn.Module:
+        """Return the network as attacks see it: its twin, where there is one, and without a rejector's looks."""
+        network = without_looks(self.network) if is_blind else self.network
+        if (precision, is_blind) not in self._twins:
+            self._twins[precision, is_blind] = make_twin(network, precision, self.device)
+        return self._twins[precision, is_blind] or network
 
     def doubts(self, rejector: Rejector | None = None) -> list[Doubt]:
         """Return what makes the network and its data look wrong or, given a fitted rejector, that one; asked once."""
@@ -260,7 +262,9 @@ def run_attack(
     # An ensemble compares verdicts, and those are fp32's.
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else subject.precision
-    counted = Instrumented(subject.attackable(precision), precision, exact=subject.network, watch=True)
+    is_blind = not attack.is_adaptive
+    exact = without_looks(subject.network) if is_blind else subject.network
+    counted = Instrumented(subject.attackable(precision, is_blind=is_blind), precision, exact=exact, watch=True)
     lent = lend_rejector(victim.rejector)
     watched = victim._replace(network=counted, rejector=lent).seen_by(attack)
     draws = HashedDraws(derive(seed, "attack", name))

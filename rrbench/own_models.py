@@ -24,6 +24,7 @@ from rrbench.evaluation import Subject, changes_itself, fresh_member, measured, 
 from rrbench.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.lending import kept
+from rrbench.looking import with_looks
 from rrbench.modes import mode
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
@@ -98,8 +99,9 @@ def evaluate(
     for split, batch in batches.items():
         if batch is not None:
             check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
-    subject = Subject(network, lambda split: batches[split], found, find_precision(precision, found))
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
+    own = with_looks(network, chosen)
+    subject = Subject(own, lambda split: batches[split], found, find_precision(precision, found))
     weights = of_network(network)
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from rrbench.cells import Cell, Plan, Training, training_key
+from rrbench.cells import Cell, Plan, Training, depends, training_key
 from rrbench.config import Config
 from rrbench.errors import UseError
 from rrbench.names import Choice, convert, long_form, parse, parse_budget
@@ -63,7 +63,7 @@ def make_plan(request: Request, config: Config) -> Plan:
                         request.limit,
                         config.preset,
                         config.metrics,
-                        planned.is_adaptive,
+                        depends(planned.attack, rejector),
                         planned.members,
                     )
                     cells[cell] = None
@@ -185,7 +185,6 @@ def _silent(config: Config, dataset: str) -> UseError:
 class _Planned:
     attack: Choice
     budget: Budget | None
-    is_adaptive: bool
     members: tuple[Choice, ...] = ()
 
 
@@ -219,7 +218,7 @@ def _planned(
     for text in dict.fromkeys(texts):
         for variant in variants(expand("attack", text)):
             for attack, budget in _with_budgets(variant, budgets, config, dataset, dropped):
-                found[_Planned(attack, budget, build(Attack, attack).is_adaptive)] = None
+                found[_Planned(attack, budget)] = None
     return list(found)
 
 

@@ -148,6 +148,13 @@ class Rejector(ABC):
     def fit(self, clean: Outputs, labels: Tensor) -> None:  # noqa: B027  (nothing to fit is the common case)
         """Learn from all clean training outputs, in file order and unaugmented, into `fitted`."""
 
+    def look(self, network: Network, images: Tensor, outputs: Outputs) -> Tensor:
+        """Ask the network again, about images moved at will, and return (N, columns), which are added to the head.
+
+        From the settings alone: nothing is fitted yet. Differentiable, so that attacks see what the rejector sees.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def certainty(self, outputs: Outputs) -> Tensor:
         """Return (N,); higher is kept, lower is rejected, always."""
@@ -170,6 +177,11 @@ class Rejector(ABC):
     def has_training(cls) -> bool:
         """Tell whether it changes the weights: such a rejector has a checkpoint of its own."""
         return cls.has_head() or cls.training_loss is not Rejector.training_loss
+
+    @classmethod
+    def has_look(cls) -> bool:
+        """Tell whether it asks the network again: attacks then share no answers with other rejectors."""
+        return cls.look is not Rejector.look
 
     def shown(self, outputs: Outputs) -> Outputs:
         """Return outputs of which this rejector can read what it declares, and nothing else."""

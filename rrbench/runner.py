@@ -39,7 +39,9 @@ class Runner(Supply):
     """Works through a plan in one work folder."""
 
     keep: frozenset[str] = frozenset()  # of {"images", "features"}
-    _at_hand: dict[tuple[Training, Choice, int | None], tuple[Checkpoint, Subject]] = field(default_factory=dict)
+    _at_hand: dict[tuple[Training, Choice, int | None, Choice | None], tuple[Checkpoint, Subject]] = field(
+        default_factory=dict
+    )
     _cleans: dict[str, Clean] = field(default_factory=dict)  # what rejectors say of clean inputs, by victim
 
     def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
@@ -161,10 +163,11 @@ class Runner(Supply):
 
     def _opened(self, cell: Cell, source: Source) -> tuple[Checkpoint, Subject]:
         """Return a cell's checkpoint and its network with the data, checked; those of one checkpoint stay at hand."""
-        if any(training != cell.training for training, _, _ in self._at_hand):
+        if any(training != cell.training for training, *_ in self._at_hand):
             self._at_hand.clear()
             self._cleans.clear()
-        key = cell.training, cell.dataset, cell.limit
+        looks = cell.rejector if build(Rejector, cell.rejector).has_look() else None
+        key = cell.training, cell.dataset, cell.limit, looks
         if key not in self._at_hand:
             checkpoint = self._read(cell.training, source)
             subject = self.subject(cell, checkpoint)

@@ -17,6 +17,7 @@ from rrbench.devices import Precision, place
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.evaluation import Subject
 from rrbench.files import Files
+from rrbench.looking import with_looks
 from rrbench.names import Choice
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
@@ -135,7 +136,7 @@ class Supply:
             load_weights(network, checkpoint)
         except UseError as error:  # of this network and this head: other checkpoints' cells go on
             raise CellError(str(error)) from None
-        network = place(network, self.device)
+        network = with_looks(place(network, self.device), build(Rejector, cell.rejector))
         return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
 
 

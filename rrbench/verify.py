@@ -34,6 +34,7 @@ from rrbench.evaluation import (
     run_attack,
 )
 from rrbench.files import read_json
+from rrbench.looking import with_looks
 from rrbench.progress import Report
 from rrbench.protocols import (
     NO_BUDGET,
@@ -316,6 +317,8 @@ class Verifier:
         """Return the network that a cell was measured on, built once for all the cells of a checkpoint."""
         cell = record.cell
         said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
+        if build(Rejector, restore("rejector", cell["rejector"])).has_look():
+            said += (str(cell["rejector"]),)
         key = (checkpoint.sha256, record.row.precision, *said)
         if key not in self._subjects:
             if len(self._subjects) == SUBJECTS:
@@ -330,7 +333,8 @@ class Verifier:
         network = build(NetworkSource, restore("network", cell["network"])).build(home.info, rejector)
         load_weights(network, checkpoint)
         precision = cast(Precision, record.row.precision)
-        return Subject(place(network, self.device), partial(self._load, record), self.device, precision, cell["limit"])
+        network = with_looks(place(network, self.device), rejector)
+        return Subject(network, partial(self._load, record), self.device, precision, cell["limit"])
 
     def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
         """Do again what the run did, and compare all that came of it."""

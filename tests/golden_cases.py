@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.config import load_preset
 from rrbench.draws import HashedDraws
+from rrbench.looking import with_looks
 from rrbench.protocols import (
     NO_BUDGET,
     Attack,
@@ -148,6 +149,8 @@ REJECTORS = {
     "rel-u": ["rel-u", "rel-u(tau=2,weight=0.7)"],
     "knn": ["knn", "knn(k=3,references=40)"],
     "vim": ["vim", "vim(dimensions=4)"],
+    "cpr": ["cpr(eps=1/20,step=1/50,steps=3)"],
+    "pro": ["pro(step=1/50)"],
 }
 FRAMEWORKS = {
     "standard": [("standard", "confidence"), ("standard", "rr")],
@@ -212,8 +215,8 @@ def _moved_numbers(moved: Moved, victim: Victim, inputs: Batch) -> dict[str, Any
     return found
 
 
-def _with_head(rejector: Rejector) -> Tiny:
-    return Tiny(rejector.build_head(WIDTH, CLASSES))
+def _with_head(rejector: Rejector) -> nn.Module:
+    return with_looks(Tiny(rejector.build_head(WIDTH, CLASSES)), rejector)
 
 
 def rejector_numbers(text: str) -> dict[str, Any]:

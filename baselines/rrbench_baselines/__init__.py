@@ -5,6 +5,7 @@ from rrbench_baselines.atro import Atro, AtroTraining
 from rrbench_baselines.carl import Carl, CarlTraining
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.coupled import Coupled
+from rrbench_baselines.cpr import Cpr
 from rrbench_baselines.doctor import Doctor
 from rrbench_baselines.ebd import Ebd
 from rrbench_baselines.energy import Energy
@@ -17,6 +18,7 @@ from rrbench_baselines.margin import Margin
 from rrbench_baselines.max_logit import MaxLogit
 from rrbench_baselines.max_logit_pnorm import MaxLogitPnorm
 from rrbench_baselines.never_reject import NeverReject
+from rrbench_baselines.pro import Pro
 from rrbench_baselines.rel_u import RelU
 from rrbench_baselines.rr import RR
 from rrbench_baselines.snet import Snet
@@ -53,6 +55,9 @@ REJECTORS: RejectorTable = {
     "rel-u": RelU,
     "knn": Knn,
     "vim": Vim,
+    # These ask the network again.
+    "cpr": Cpr,
+    "pro": Pro,
 }
 
 # CARL and ATRO bring a training of their own.

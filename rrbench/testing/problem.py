@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.draws import HashedDraws
+from rrbench.looking import with_looks
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, Calibration, DataInfo, Outputs, Rejector
 
@@ -90,4 +91,4 @@ def build_network(rejector: Rejector) -> nn.Module:
         torch.manual_seed(1)
         network = NETWORK.build(INFO, rejector)
     network.load_state_dict(_weights(), strict=False)
-    return network.eval()
+    return with_looks(network.eval(), rejector)

@@ -47,7 +47,7 @@ OTHERS = [
 ]
 # Not in the paper; the plugin of the tests comes with everybody's.
 MORE = ["energy", "max-logit", "max-logit-pnorm", "entropy", "margin", "doctor", "rel-u", "knn", "vim"]
-MORE += ["never-reject", "outside-gap"]
+MORE += ["cpr", "pro", "never-reject", "outside-gap"]
 
 
 @pytest.mark.parametrize("config", [QUICK, PAPER], ids=["quick", "paper"])

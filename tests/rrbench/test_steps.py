@@ -48,7 +48,7 @@ def steps_of(kind: type[Step], device: torch.device, *more: object, framework: o
 
 
 def weights_after(step: Step, rates: list[float]) -> Tensor:
-    """Take one step for each rate, the last of them on a smaller batch, over three epochs."""
+    """Take one step for each rate, the last on a smaller batch, over three epochs; return weights and their mean."""
     for epoch in range(3):
         step.begin(a_training(), epoch)
         for index, rate in enumerate(rates):

@@ -1,0 +1,52 @@
+"""CPR, reject what a small push changes (Chen et al., 2023, arXiv 2305.01139)."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from rrbench.ascent import ascend, cross_entropy, margin
+from rrbench.protocols import Network, Outputs, Rejector
+from rrbench.ranges import above, at_least
+
+
+@dataclass
+class Cpr(Rejector):
+    """Certainty is the predicted class's lead after a small PGD against it: below 0 where the label changes.
+
+    The published rule is its own threshold, 0. Differs from the paper: a lead instead of yes or no, so that there is
+    something to attack and to compare. Gradients pass through the pushed image; the push, made of signs, has none.
+    """
+
+    own_threshold = 0.0
+    paper = "Chen et al. 2023, arXiv 2305.01139"
+    scores = "the predicted class's lead in logits after a small PGD against it; accepts from 0 on"
+
+    eps: Fraction = Fraction(11, 2000)  # the authors', for CIFAR-10 at 8/255; linf
+    step: Fraction = Fraction(1, 1000)
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        above(0, eps=self.eps, step=self.step)
+        at_least(1, steps=self.steps)
+
+    def look(self, network: Network, images: Tensor, outputs: Outputs) -> Tensor:
+        """Push each image away from its own prediction, from where it is, and return the lead that is left."""
+        predicted = outputs.logits.argmax(1)
+
+        def objective(moved: Outputs) -> Tensor:
+            return cross_entropy(moved, predicted)
+
+        eps, step = float(self.eps), float(self.step)
+        moved = ascend(network, images, images, objective, norm="linf", radius=eps, step=step, steps=self.steps)
+        return margin(network(carried(images, moved)).logits, predicted)[:, None]
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        """Return the lead."""
+        return outputs.head[:, -1].double()
+
+
+def carried(images: Tensor, moved: Tensor) -> Tensor:
+    """Return moved images that follow the images they come from: the same push for whoever moves those a little."""
+    return torch.where(images == moved, images, images + (moved - images).detach())

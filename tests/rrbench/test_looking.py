@@ -1,0 +1,83 @@
+"""Rejectors that ask the network again: what is stored, shared, verified and hidden from blind attacks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rrbench
+from rrbench.cells import attack_key
+from rrbench.config import load_preset
+from rrbench.looking import Looking, with_looks, without_looks
+from rrbench.plan import Request, make_plan
+from rrbench.protocols import Outputs
+from rrbench.store import Store, load_arrays
+from rrbench_baselines.confidence import Confidence
+from rrbench_baselines.pro import Pro
+
+
+def test_looks_come_behind_the_head_s_own_columns_and_nothing_else_changes() -> None:
+    class Headed(nn.Module):
+        def forward(self, images: Tensor) -> Outputs:
+            flat = images.flatten(1)
+            return Outputs(flat, flat[:, :3], 7 * flat[:, :1])
+
+    images = torch.rand(5, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    plain, looked = Headed()(images), with_looks(Headed(), Pro(steps=2))(images)
+    assert torch.equal(looked.features, plain.features)
+    assert torch.equal(looked.logits, plain.logits)
+    assert torch.equal(looked.head[:, :1], plain.head)
+    assert looked.head.shape == (5, 3)
+
+
+def test_only_who_looks_again_gets_such_a_network() -> None:
+    network = nn.Linear(2, 2)
+    assert with_looks(network, Confidence()) is network
+    looking = with_looks(network, Pro())
+    assert isinstance(looking, Looking)
+    assert without_looks(looking) is network
+    assert without_looks(network) is network
+
+
+def test_its_attacks_are_stored_apart_and_those_of_the_others_stay_shared() -> None:
+    cells = make_plan(Request(["confidence", "energy", "pro", "cpr"], ["pgd10"]), load_preset("quick")).cells
+    keys = {(str(cell.rejector), str(cell.attack)): attack_key(cell.describe("checkpoint", "fp32")) for cell in cells}
+    for attack in ("clean", "pgd10"):
+        assert keys["confidence", attack] == keys["energy", attack]
+        assert len({keys[name, attack] for name in ("confidence", "pro", "cpr")}) == 3
+
+
+@pytest.mark.parametrize("rejector", ["pro(step=1/100)", "cpr(eps=1/50,step=1/200)"])
+def test_a_run_stores_its_looks_and_is_verified(command: Any, rejector: str, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    rows = rrbench.run(f"{rejector},confidence", "pgd3,selective-pgd(steps=3)", limit=12, out=out)
+    assert set(rows["status"]) == {"ok"}, rows["error"].tolist()
+    blind = rows[rows["attack"] == "pgd3"].set_index("rejector")
+    assert len(set(blind["acc_all"])) == 1, "a blind attack finds the same images, whoever looks again"
+    assert len(set(blind["gradients"])) == 1
+    store = Store(out)
+    mine = [record for record, _ in store.cells() if record.row.rejector == rejector]
+    assert len(mine) == 3
+    for record in mine:
+        (name,) = (name for name in record.files if name.startswith("attacks/"))
+        head = load_arrays(out / name)["head"]
+        assert head.shape[1] == (3 if rejector.startswith("pro") else 1)
+        assert np.isfinite(head).all()
+    answer = command("verify", out, "--rerun")
+    assert answer.code == 0, answer.out + answer.err
+
+
+def test_an_own_model_can_be_looked_at_again() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    images = torch.rand(40, 3, 2, 2)
+    data = (images, model(images).argmax(1))
+    both = [
+        rrbench.evaluate(model, name, "selective-pgd(steps=5)", data, budget="linf:8/255", fit_data=data)
+        for name in ("confidence", "pro(step=1/50)")
+    ]
+    assert [len(rows) for rows in both] == [1, 1]
+    assert both[0]["status"].tolist() == both[1]["status"].tolist() == ["ok"]
