@@ -1,4 +1,4 @@
-"""CPR, reject what a small push changes (Chen et al., 2023, arXiv 2305.01139)."""
+"""CPR: reject what a small push changes (Chen et al., 2023, arXiv 2305.01139)."""
 
 from dataclasses import dataclass
 from fractions import Fraction
