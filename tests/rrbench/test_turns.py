@@ -141,8 +141,8 @@ def gpu_like(monkeypatch: pytest.MonkeyPatch) -> None:
     Watched.met.clear()
     Watched.captures = 0
 
-    def step(*parts: Any) -> Step:
-        return Watched(*(*parts, Silent(), "a training"))
+    def step(*parts: Any, **more: Any) -> Step:
+        return Watched(*(*parts, Silent(), "a training"), **more)
 
     monkeypatch.setattr(train, "Step", step)
     eager = [
