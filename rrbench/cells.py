@@ -46,7 +46,7 @@ class Training:
             network=identity(self.network),
             framework=identity(self.framework),
             training_key=self.training_key,
-            recipe=asdict(self.recipe),
+            recipe=self.recipe.facts(),
             seed=self.seed,
             chooser=identity(self.chooser),
             budget=show_budget(self.budget),

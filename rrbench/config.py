@@ -31,10 +31,20 @@ class Recipe:
     weight_decay: float
     choose_by: str  # the attack whose accuracy chooses the epoch
     choose_on: Literal["test", "calibration"]
+    average: float  # the share that the mean of the weights keeps of itself at every step; 0: none is taken
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1:
             raise UseError(f"a training needs at least 1 epoch of batches of 1, not {self.epochs} of {self.batch}")
+        if not 0 <= self.average < 1:
+            raise UseError(f"average must be at least 0 and below 1, not {self.average:g}")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what keys and headers hold; without averaging it is left out, or older checkpoints lose their keys."""
+        found = dataclasses.asdict(self)
+        if not self.average:
+            del found["average"]
+        return found
 
 
 @dataclass(frozen=True)

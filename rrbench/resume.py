@@ -1,6 +1,7 @@
 """What a stopped training goes on from: written while the next epoch trains, and read back."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -8,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from rrbench.average import Average
 from rrbench.cells import Training
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.errors import UseError
@@ -21,11 +23,16 @@ class State:
 
     network: nn.Module
     optimizer: torch.optim.SGD
+    average: Average | None = None
     epoch: int = 0  # finished ones
     best_epoch: int = 0
     best_score: float = -1.0
     best: dict[str, Tensor] = field(default_factory=dict)
     log: list[dict[str, float]] = field(default_factory=list)
+
+    def judged(self) -> AbstractContextManager[None]:
+        """Give the network the weights that are judged and kept: their mean, where one is taken."""
+        return self.average.worn() if self.average else nullcontext()
 
 
 class Writer:
@@ -65,6 +72,8 @@ class Writer:
         """Copy on the device, where it takes no time, so that the next epoch can begin."""
         tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
+        if state.average:
+            tensors |= {f"average.{name}": tensor for name, tensor in state.average.tensors.items()}
         for name, parameter in state.network.named_parameters():
             # A parameter that the loss never reaches has no momentum.
             if "momentum_buffer" in state.optimizer.state[parameter]:
@@ -99,7 +108,7 @@ def _take_over(state: State, checkpoint: Checkpoint) -> None:
     """Fill a state; what does not fit is an error of some kind, since anybody may have written the file."""
     facts = checkpoint.facts
     device = next(state.network.parameters()).device
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}}
+    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}, "average": {}}
     for name, tensor in checkpoint.tensors.items():
         part, _, rest = name.partition(".")
         parts[part][rest] = tensor.to(device)
@@ -112,6 +121,8 @@ def _take_over(state: State, checkpoint: Checkpoint) -> None:
                 raise ValueError(name)
             momentum = torch.empty_like(parameter).copy_(found)
             state.optimizer.state[parameter]["momentum_buffer"] = momentum
+    if state.average:
+        state.average.take_over(parts["average"])
     state.best = parts["best"]
     state.epoch, state.log = read_whole(facts["epoch"]), [dict(record) for record in facts["log"]]
     state.best_epoch, state.best_score = read_whole(facts["best_epoch"]), float(facts["best_score"])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rrbench.augment import augment
+from rrbench.average import Average
 from rrbench.cells import Training
 from rrbench.devices import Instrumented
 from rrbench.draws import ReplayedDraws, derive
@@ -31,6 +32,7 @@ class Step:
     optimizer: torch.optim.SGD
     info: DataInfo
     data: Batch
+    average: Average | None = field(default=None, kw_only=True)  # follows the weights
     total: Tensor = field(init=False)  # loss of this epoch so far, summed over its inputs
 
     def __post_init__(self) -> None:
@@ -59,6 +61,8 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
+        if self.average is not None:
+            self.average.follow()
         self.total += loss.detach() * len(positions)
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench import provenance
+from rrbench.average import Average
 from rrbench.batching import batch_size, forward, in_batches
 from rrbench.cells import Training, identity, plain, show_budget
 from rrbench.checkpoints import pack_bits, write_checkpoint
@@ -69,7 +69,8 @@ def epochs(
             framework = build(Framework, training.framework)
             network = place(build_network(training, info, rejector), device)
             model = Instrumented(network, precision, twin=None if is_plain else make_twin(network, precision, device))
-            state = State(network, make_optimizer(network, training.recipe))
+            average = Average(network, training.recipe.average) if training.recipe.average else None
+            state = State(network, make_optimizer(network, training.recipe), average)
             if files.resume.is_file():
                 resume(state, files.resume, training)
                 report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
@@ -77,7 +78,10 @@ def epochs(
             judged = load(training.recipe.choose_on)
             parts = (framework, rejector, model, state.optimizer, info, data)
             is_captured = device.type == "cuda" and not is_plain
-            step = CapturedStep(*parts, report, training.trained_as) if is_captured else Step(*parts)
+            if is_captured:
+                step: Step = CapturedStep(*parts, report, training.trained_as, average=average)
+            else:
+                step = Step(*parts, average=average)
             at_end.enter_context(_released(step))
         seconds: list[float] = []
         to_train = training.recipe.epochs - state.epoch
@@ -91,7 +95,7 @@ def epochs(
                 # Where robust accuracy chooses no epoch, it is worth its attack only once.
                 is_attacked = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
                 # The first time it compiles kernels, which is done once for all trainings.
-                with TURNS.together() if seconds else TURNS.alone():
+                with TURNS.together() if seconds else TURNS.alone(), state.judged():
                     found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
                     record = {"epoch": state.epoch + 1, "loss": loss, **found}
                     _choose(state, framework, record)
@@ -237,7 +241,8 @@ def _choose(state: State, framework: Framework, record: Mapping[str, float]) -> 
 
 def _finish(training: Training, state: State, files: Files, test: Batch, precision: Precision) -> None:
     """Write both checkpoints with the clean accuracy that whoever loads them must find again."""
-    last = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
+    with state.judged():
+        last = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
     for path, weights, is_chosen in ((files.last, last, False), (files.chosen, state.best, True)):
         state.network.load_state_dict(weights)
         write_checkpoint(
@@ -274,7 +279,7 @@ def describe_training(training: Training) -> dict[str, object]:
         "network": identity(training.network),
         "framework": identity(training.framework),
         "training_key": training.training_key,
-        "recipe": {name: plain(value) for name, value in asdict(training.recipe).items()},
+        "recipe": {name: plain(value) for name, value in training.recipe.facts().items()},
         "chooser": identity(training.chooser),
         "budget": show_budget(training.budget),
         "seed": training.seed,

@@ -24,6 +24,10 @@ def train(
     dataset: options.Dataset = None,
     network: options.Network = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the preset's; the schedule shrinks with it.")] = None,
+    average: Annotated[
+        float | None,
+        typer.Option(help="Keep a mean of the weights: its share at every step, such as 0.999; 0 is none."),
+    ] = None,
     preset: options.Preset = "quick",
     config: options.Config = None,
     out: options.Out = Path("runs"),
@@ -70,7 +74,7 @@ def train(
         retrain=True,
         seeds=(seed,),
         stop_after=stop_after,
-        recipe={} if epochs is None else {"epochs": epochs},
+        recipe={key: value for key, value in (("epochs", epochs), ("average", average)) if value is not None},
         report=reporter(),
     )
     trainings, runner = list(job.plan.checkpoints()), job.runner

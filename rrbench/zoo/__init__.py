@@ -92,12 +92,17 @@ def find_hash(sha256: str) -> tuple[Path, Entry] | None:
 def find_named(
     folder: Path, dataset: str, network: str, trained_as: str, seed: int, recipe: Mapping[str, Any]
 ) -> tuple[Path, Entry] | None:
-    """Find a checkpoint by what it is: first one of this recipe, else of any, the longest; its file must be there."""
+    """Find a checkpoint by what it is: first one of this recipe, else of any, the longest; its file must be there.
+
+    Averaged weights are not taken for plain ones of the same length.
+    """
     wanted = (dataset, network, trained_as, seed)
     found = [
         entry
         for entry in entries(folder)
         if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted and (folder / entry.file).is_file()
     ]
-    best = max(found, key=lambda entry: (entry.recipe == recipe, entry.epochs), default=None)
+    best = max(
+        found, key=lambda entry: (entry.recipe == recipe, entry.epochs, "average" not in entry.recipe), default=None
+    )
     return (folder / best.file, best) if best else None

@@ -139,7 +139,8 @@ def file_name(training: Training) -> str:
     """
     names = (training.dataset, training.network, training.trained_as)
     parts = [re.sub(r"[^A-Za-z0-9._-]", "-", str(name).replace("/", "of")).rstrip("-") for name in names]
-    return "-".join([*parts, f"{training.recipe.epochs}epochs", f"seed{training.seed}"]) + SUFFIX
+    averaged = [f"average{training.recipe.average:g}"] if training.recipe.average else []
+    return "-".join([*parts, f"{training.recipe.epochs}epochs", *averaged, f"seed{training.seed}"]) + SUFFIX
 
 
 def free_name(folder: Path, training: Training) -> str:

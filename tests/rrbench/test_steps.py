@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.average import Average
 from rrbench.cells import Training
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
@@ -44,7 +45,8 @@ def steps_of(kind: type[Step], device: torch.device, *more: object, framework: o
     model = Instrumented(network, "fp32", twin=make_twin(network, "fp32", device)).train()
     data = Digits().load("train", ()).to(device)
     optimizer = make_optimizer(network, training.recipe)
-    return kind(framework or PgdAt(steps=2), rejector, model, optimizer, Digits.info, data, *more)  # type: ignore[arg-type]
+    average = Average(network, 0.9)
+    return kind(framework or PgdAt(steps=2), rejector, model, optimizer, Digits.info, data, *more, average=average)  # type: ignore[arg-type]
 
 
 def weights_after(step: Step, rates: list[float]) -> Tensor:
@@ -54,7 +56,9 @@ def weights_after(step: Step, rates: list[float]) -> Tensor:
         for index, rate in enumerate(rates):
             size = 20 if index == len(rates) - 1 else 32
             step.take(torch.arange(size, device=step.data.labels.device) + 32 * index, rate)
-    return torch.cat([parameter.detach().flatten() for parameter in step.network.network.parameters()])
+    assert step.average is not None
+    weights = [parameter.detach() for parameter in step.network.network.parameters()]
+    return torch.cat([tensor.flatten() for tensor in (*weights, *step.average.tensors.values())])
 
 
 @pytest.fixture
