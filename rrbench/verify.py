@@ -340,7 +340,7 @@ class Verifier:
         """Do again what the run did, and compare all that came of it."""
         cell, budget = record.cell, _budget(record)
         attack = build(Attack, restore("attack", cell["attack"]))
-        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), is_attacked=attack.is_adaptive)
+        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), is_attacked=cell["is_adaptive"])
         clean = subject.clean(victim.rejector)
         self._check_clean(record, clean, scores)
         tolerance = self._tolerance(record)

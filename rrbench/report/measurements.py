@@ -40,7 +40,8 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
         "strongest attack",
         "attacks tried",
     ]
-    header += ["acc_all", "coverage", "clean coverage", "clean acc_all"]
+    with_robust = metric == "deploy_joint"
+    header += [*(["deploy_robust"] if with_robust else []), "acc_all", "coverage", "clean coverage", "clean acc_all"]
     lines: list[list[Entry | str]] = [
         [
             standing.rejector,
@@ -50,6 +51,7 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
             Entry(_strip(standing, floor), standing.value, is_number=True),
             attack_text(standing.strongest.first),
             number(standing.attacks, 0),
+            *([number(standing.strongest.mean("deploy_robust"), 1)] if with_robust else []),
             number(standing.strongest.mean("acc_all"), 1),
             number(standing.strongest.mean("deploy_coverage"), 1),
             number(standing.clean.mean("deploy_coverage") if standing.clean else None, 1),

@@ -274,7 +274,7 @@ def test_score_files_of_wrong_shapes_with_right_hashes_are_one_line(command: Any
     assert any("hold" in problem for problem in verify(folder).problems)
 
 
-@pytest.mark.parametrize("name", ["../net.safetensors", "/etc/passwd", "a/b.safetensors", "..", "", "\0"])
+@pytest.mark.parametrize("name", ["../net.safetensors", "/etc/passwd", "a/b.safetensors", "..", "\0"])
 def test_a_zoo_that_names_a_file_elsewhere_is_refused(
     command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

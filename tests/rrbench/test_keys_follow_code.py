@@ -15,6 +15,7 @@ from rrbench import catalogue, revisions
 from rrbench.ascent import REVISION
 from rrbench.cells import Cell, attack_key, cell_key
 from rrbench.config import load_preset
+from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.distributions import package_hash, sources
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.plan import Request, make_plan
@@ -119,7 +120,9 @@ def test_the_version_of_the_package_that_ran_is_in_the_key_and_in_the_cell(monke
     key = before.attack_key("c", "fp32")
     monkeypatch.setattr(revisions, "_version", lambda name: "99")
     assert before.attack_key("c", "fp32") != key
-    assert cell("pgd10", "confidence").revisions().keys() == {"attack", "dataset", "engine", "network", "rejector"}
+    assert cell("pgd10", "confidence").revisions().keys() == {
+        *("attack", "dataset", "deployment", "engine", "network", "rejector")
+    }
 
 
 def test_the_worst_of_several_has_the_packages_and_revisions_of_its_attacks() -> None:
@@ -209,6 +212,7 @@ def test_a_plugin_whose_distribution_lists_no_file_is_hashed_by_its_own(monkeypa
     assert installed("rejector", "outside-gap") is None, "without importing it nobody knows its file"
 
 
+NOW = {"deployment": DEPLOYMENT}
 ROW = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "autoattack", "linf", "3/20", 0, "quick", 60)
 
 
@@ -224,15 +228,15 @@ ROW = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "autoat
     ],
 )
 def test_a_row_says_what_has_superseded_it(found: dict[str, object], said: list[str]) -> None:
-    assert superseded(dataclasses.replace(ROW, revisions=json.dumps(found))) == said
+    assert superseded(dataclasses.replace(ROW, revisions=json.dumps(found | NOW))) == said
 
 
 def test_what_is_no_plugin_or_not_installed_supersedes_nothing() -> None:
     for name in ("<lambda>", "gone(k=3)", "Sequential(", "a, b"):
-        row = dataclasses.replace(ROW, rejector=name, revisions=json.dumps({"rejector": "0123456789abcdef"}))
+        row = dataclasses.replace(ROW, rejector=name, revisions=json.dumps({"rejector": "0123456789abcdef"} | NOW))
         assert superseded(row) == []
     for text in ("", "[]", "{", "3"):
-        assert superseded(dataclasses.replace(ROW, revisions=text)) == []
+        assert superseded(dataclasses.replace(ROW, revisions=text)) == [f"deployment 1, now {DEPLOYMENT}"]
 
 
 def test_the_package_that_is_named_is_the_one_that_runs() -> None:
@@ -254,8 +258,9 @@ def test_a_framework_s_later_revision_is_in_the_row_and_supersedes_it(monkeypatc
 
 def test_a_function_with_the_name_of_a_plugin_is_never_superseded() -> None:
     row = ResultRow("own data", "Net", "", "", "confidence", "clean", "", "", 0, "quick", 1)
-    assert superseded(dataclasses.replace(row, revisions='{"rejector": "9ca7ca28e14d76d4"}')) == []
-    assert superseded(dataclasses.replace(row, revisions='{"rejector": 7}')) == ["rejector confidence 7, now 1"]
+    assert superseded(dataclasses.replace(row, revisions=json.dumps({"rejector": "9ca7ca28e14d76d4"} | NOW))) == []
+    other = dataclasses.replace(row, revisions=json.dumps({"rejector": 7} | NOW))
+    assert superseded(other) == ["rejector confidence 7, now 1"]
 
 
 def write_package(folder: Path, name: str, files: dict[str, str], entry: str) -> None:

@@ -221,5 +221,5 @@ def test_a_pivot_too_wide_for_a_line_goes_on_below() -> None:
     rows = [dataclasses.replace(BASE, attack=f"pgd{steps}", auc=0.5) for steps in range(10, 22)]
     shown = pivot_table(rows, "attack", "auc")
     assert max(map(len, shown.splitlines())) <= 100
-    assert shown.count("confidence") == 3
+    assert shown.count("confidence") == 4
     assert all(f"pgd{steps} linf:3/20" in shown for steps in range(10, 22))

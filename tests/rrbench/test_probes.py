@@ -15,6 +15,7 @@ from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.evaluation import Subject
+from rrbench.looking import with_looks
 from rrbench.protocols import Batch, NetworkSource, Rejector, Split
 from rrbench.registry import build, choose, expand, restore
 from tested_plugins import TESTED
@@ -245,8 +246,10 @@ def test_what_ships_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> No
         rejector = build(Rejector, choose("rejector", text, load_preset("quick"), "digits"))
         if rejector.has_training() and not trained:
             continue
-        victim = subject.victim(rejector, is_attacked=False)
-        assert subject.doubts(victim.rejector) == [], text
+        looking = Subject(with_looks(subject.network, rejector), subject.load, subject.device, "fp32")
+        asked = looking if rejector.has_look() else subject
+        victim = asked.victim(rejector, is_attacked=False)
+        assert asked.doubts(victim.rejector) == [], text
         looked += 1
     assert looked == 1 if trained else looked > 8
 

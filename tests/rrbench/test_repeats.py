@@ -230,4 +230,4 @@ def test_the_hash_of_code_follows_what_it_reaches(source: str, known: dict[str, 
 def test_a_row_of_evaluate_names_no_place_in_memory() -> None:
     (row_,) = rows_of(measured(model(0), lambda outputs: outputs.logits.amax(1)))
     assert "0x" not in row_.settings
-    assert json.loads(row_.revisions).keys() == {"attack", "engine", "rejector"}
+    assert json.loads(row_.revisions).keys() == {"attack", "deployment", "engine", "rejector"}
