@@ -95,24 +95,23 @@ def deployed(clean: Clean, certainty: Floats, correct: Booleans) -> Deployed | N
     accepted, stays = accepted_by(clean, certainty), accepted_by(clean, clean.certainty)
     if accepted is None or stays is None:
         return None
-    acc, *others = _shares(accepted, correct, stays & clean.correct)
+    acc, *others = (
+        float(each) for each in _shares(accepted, correct, stays & clean.correct, np.ones(certainty.size, np.int32))
+    )
     return Deployed(None if np.isnan(acc) else acc, *others)
 
 
-def _shares(
-    accepted: Booleans, correct: Booleans, answered: Booleans, counts: Integers | None = None
-) -> tuple[float, float, float, float]:
-    """Return the numbers of `Deployed`, each input counted so many times; `answered`: right and accepted when clean."""
-    weights = np.ones(accepted.size) if counts is None else counts
+def _shares(accepted: Booleans, correct: Booleans, answered: Booleans, counts: Integers) -> NDArray[np.float64]:
+    """Return the numbers of `Deployed`, each input counted so many times; `answered`: right and accepted when clean.
+
+    The last axis is over inputs; draws may come before it.
+    """
     robust = ~accepted | correct
-    kept, total = float(weights @ accepted), float(weights.sum())
-    acc = 100 * float(weights @ (accepted & correct)) / kept if kept else float("nan")
-    return (
-        acc,
-        100 * kept / total,
-        100 * float(weights @ robust) / total,
-        100 * float(weights @ (robust & answered)) / total,
-    )
+    kept, total = (counts * accepted).sum(-1), counts.sum(-1)
+    with np.errstate(invalid="ignore"):  # nothing is kept: NaN
+        acc = (counts * (accepted & correct)).sum(-1) / kept
+    shares = (kept, (counts * robust).sum(-1), (counts * (robust & answered)).sum(-1))
+    return 100 * np.stack([acc, *(share / total for share in shares)])
 
 
 def deployed_draws(
@@ -127,26 +126,30 @@ def deployed_draws(
     apart = _apart_draws(clean, resamples, seed)
 
     def work(first: int, examples: Integers) -> NDArray[np.float64]:
-        found = np.full((len(examples), len(Deployed._fields)), np.nan)
-        for row, drawn in enumerate(examples):
-            counts = np.bincount(drawn, minlength=certainty.size)
-            limits = cuts.limits(counts if apart is None else apart[first + row], clean.folds)
-            if (limits < np.inf)[counts > 0].all():
-                accepted, stays = cuts.attacked > limits, cuts.clean > limits
-                found[row] = _shares(accepted, correct, stays & clean.correct, counts)
+        counts = _counts(examples, certainty.size)
+        limits = cuts.limits(counts if apart is None else apart[first : first + len(examples)], clean.folds)
+        accepted, stays = cuts.attacked > limits, cuts.clean > limits
+        found = _shares(accepted, correct, stays & clean.correct, counts)
+        found[:, ((limits == np.inf) & (counts > 0)).any(axis=1)] = np.nan
         return found
 
-    drawn = np.concatenate([np.empty((0, 4)), *numbered_draws(work, certainty.size, resamples, seed)])
-    return dict(zip(Deployed._fields, drawn.T, strict=True))
+    drawn = np.concatenate([np.empty((4, 0)), *numbered_draws(work, certainty.size, resamples, seed)], axis=1)
+    return dict(zip(Deployed._fields, drawn, strict=True))
 
 
-def _apart_draws(clean: Clean, resamples: int, seed: int) -> list[Integers] | None:
+def _counts(examples: Integers, size: int) -> NDArray[np.int32]:
+    """Return how often each draw takes each input."""
+    places = examples + size * np.arange(len(examples))[:, None]
+    return np.bincount(places.ravel(), minlength=size * len(examples)).reshape(-1, size).astype(np.int32)
+
+
+def _apart_draws(clean: Clean, resamples: int, seed: int) -> Integers | None:
     """Return how often each draw takes the inputs that are kept apart; None where they fix no threshold."""
     size = clean.apart_certainty.size
     if not size or clean.own_threshold is not None:
         return None
     rng = np.random.default_rng([seed, KEPT_APART])
-    return [np.bincount(rng.integers(size, size=size), minlength=size) for _ in range(resamples)]
+    return _counts(rng.integers(size, size=(resamples, size)), size)
 
 
 class _Cuts:
@@ -171,17 +174,18 @@ class _Cuts:
         self.folds = None if is_apart or self.own is not None else clean.folds[self.order]
 
     def limits(self, counts: Integers, folds: Integers) -> NDArray[np.float64]:
-        """Return the position of each input's threshold, infinity where it has none."""
+        """Return the position of each input's threshold in each draw, infinity where it has none."""
         if self.own is not None:
-            return np.zeros(folds.size)
-        drawn = counts[self.order]
+            return np.zeros((len(counts), folds.size))
+        drawn = counts[:, self.order]
         if self.folds is None:
-            return np.full(folds.size, _position(drawn))
-        return np.array([_position(np.where(self.folds == fold, 0, drawn)) for fold in range(FOLDS)])[folds]
+            return np.repeat(_positions(drawn)[:, None], folds.size, axis=1)
+        return np.stack([_positions(drawn * (self.folds != fold)) for fold in range(FOLDS)], axis=1)[:, folds]
 
 
-def _position(counts: Integers) -> float:
-    """Return where the quantile rule's threshold lies among ordered scores that were drawn so many times."""
-    below = counts.cumsum()
-    total = int(below[-1]) if below.size else 0
-    return float(np.searchsorted(below, total * 5 // 100, side="right")) if total else np.inf
+def _positions(counts: Integers) -> NDArray[np.float64]:
+    """Return where the quantile rule's threshold lies among ordered scores that each draw took so many times."""
+    below = counts.cumsum(axis=1, dtype=np.int32)
+    total = below[:, -1] if below.shape[1] else np.zeros(len(counts), np.int32)
+    at = (below <= total[:, None] * 5 // 100).sum(axis=1)
+    return np.where(total > 0, at, np.inf)
