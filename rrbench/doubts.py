@@ -7,7 +7,7 @@ from typing import Any
 
 from rrbench.names import radius_text
 from rrbench.rows import ResultRow, stated
-from rrbench.sight import is_blind, looks
+from rrbench.sight import is_blind, keeps_answers, looks
 
 MARK = "weak: "
 MUCH = 5.0  # points of accuracy that more steps or restarts may take away before fewer look too few
@@ -80,7 +80,7 @@ def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
 
 def _beaten(row: ResultRow, beside: list[ResultRow]) -> list[str]:
     """Say which attack does more harm than an adaptive one, or than the worst case, in what these are there for."""
-    if not looks(row):
+    if not looks(row) or keeps_answers(row):
         return []
     is_worst = "members" in stated(row)
     lead = {

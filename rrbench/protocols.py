@@ -275,6 +275,7 @@ class Attack(ABC):
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does
     cost: ClassVar[str] = ""  # gradients an image, in words
+    keeps_answers: ClassVar[bool] = False  # changes no prediction, so that others do more harm without making it weak
     is_mixture: ClassVar[bool] = False  # answers with the clean image where it fails: its scores mix both kinds
 
     @property

@@ -28,6 +28,15 @@ def looks(row: ResultRow) -> bool | None:
     return bool(chosen[setting] == value)
 
 
+def keeps_answers(row: ResultRow) -> bool:
+    """Tell whether a row's attack changes no prediction, and harms by certainty alone."""
+    try:
+        card = plugins("attack").get(plugin_name("attack", row.attack))
+    except UseError:
+        return False
+    return card is not None and card.attributes.get("keeps_answers") == "true"
+
+
 def is_blind(row: ResultRow) -> bool:
     """Tell whether a row's attack is known not to look at the rejector: it flatters, and that is no doubt."""
     return bool(row.norm) and looks(row) is False

@@ -20,7 +20,7 @@ from rrbench.datasets.check import fingerprint
 from rrbench.deployment import Clean
 from rrbench.devices import Precision, describe, place
 from rrbench.doubts import with_doubts
-from rrbench.errors import CellError, UseError, first_line
+from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.evaluation import (
     KEPT_IMAGES,
     Attacked,
@@ -125,7 +125,8 @@ class Verifier:
                 findings.failed += 1
                 return
             findings.superseded += not is_current(record.row)
-            reason = self._check_content(record, rerun=rerun)
+            with no_exit():
+                reason = self._check_content(record, rerun=rerun)
         except (UseError, CellError) as error:
             self._problem(record, str(error))
         except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on

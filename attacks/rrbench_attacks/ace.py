@@ -19,6 +19,7 @@ class Ace(Attack):
     """
 
     is_adaptive = True
+    keeps_answers = True
     paper = "Galil & El-Yaniv 2021, arXiv 2110.13741"
     maximises = "certainty where the answer is wrong, doubt where it is right; no answer changes"
     cost = "1 of the gradients an image, and at most `searches` + 1 looks"

@@ -142,3 +142,12 @@ def test_of_a_file_that_may_be_a_part_earlier_doubts_are_kept() -> None:
     found = with_doubts([adaptive(98.0), pgd(20, 80.0, deploy_robust=86.0)], is_whole=False)
     assert found[0].note.startswith("weak: pgd20, which")
     assert with_doubts(found, is_whole=False) == found
+
+
+def test_an_attack_that_changes_no_prediction_is_not_weak_because_others_do() -> None:
+    def attacked(attack: str) -> ResultRow:
+        return row(attack, 80.0, settings={}, deploy_robust=90.0)
+
+    stronger = pgd(100, 60.0, deploy_robust=70.0)
+    assert "weak" in notes(attacked("selective-pgd"), stronger)[0]
+    assert notes(attacked("ace"), stronger)[0] == ""
