@@ -13,12 +13,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rrbench.cells import attack_key, cell_key, data_key, header_key, identity, read_budget
+from rrbench.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
 from rrbench.config import Config, load_preset, preset_names
 from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.registry import choose, expand, table
 from rrbench.revisions import installed, write
-from rrbench.scores import ATTACKS, DATA, SCORES, file_in
+from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in
 from rrbench.store import CellRecord
 from rrbench.tables import budget_text
 from rrbench.zoo import Entry
@@ -39,8 +39,8 @@ def miskeyed(record: CellRecord) -> Iterator[str]:
             yield f"its row says {name} {getattr(row, name)}, and {cell[name]} was measured"
     if row.revisions != write(cell["revisions"]):
         yield f"its row says the revisions {row.revisions}, and {write(cell['revisions'])} were measured"
-    keys = {ATTACKS: record.attack, DATA: data_key(cell), SCORES: record.key} if row.status == "ok" else {}
-    for folder, key in keys.items():
+    keys = {ATTACKS: record.attack, CLEAN: clean_key(cell), DATA: data_key(cell), SCORES: record.key}
+    for folder, key in keys.items() if row.status == "ok" else ():
         # A second run of an attack that ended otherwise lies beside the first.
         if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", file_in(record.files, folder)):
             yield f"it names {file_in(record.files, folder)}, which is not its own"

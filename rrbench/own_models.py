@@ -98,7 +98,11 @@ def evaluate(
         raise UseError(str(error)) from None
     for split, batch in batches.items():
         if batch is not None:
-            check_batch(batch, classes, {"test": "data", "train": "fit_data"}.get(split, "calibration_data"))
+            given = {"test": "data", "train": "fit_data"}.get(split, "calibration_data")
+            check_batch(batch, classes, given)
+            if batch.images.shape[1:] != test.images.shape[1:]:
+                shapes = f"{tuple(batch.images.shape[1:])}, and those of data {tuple(test.images.shape[1:])}"
+                raise UseError(f"the images of {given} are {shapes}")
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
     own = with_looks(network, chosen)
     subject = Subject(own, lambda split: batches[split], found, find_precision(precision, found))
@@ -151,7 +155,7 @@ def _inner(network: nn.Module) -> nn.Module:
 def _batch(data: Data, *, is_calibration: bool) -> Batch:
     """Give inputs ids; those of calibration inputs are negative, so that none is taken for a test input."""
     if isinstance(data, Batch):
-        return data
+        return data._replace(ids=-1 - data.ids.abs()) if is_calibration else data
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UseError("data must be (images, labels)")
     images, labels = data

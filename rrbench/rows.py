@@ -80,6 +80,8 @@ class ResultRow:
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
+# Columns that came after the first version.
+LATER = frozenset(f"deploy_{name}" for name in ("robust_low", "robust_high", "joint", "joint_low", "joint_high"))
 PERCENTAGES = frozenset(
     {
         "acc_all",
@@ -169,7 +171,10 @@ def read_rows(path: Path) -> list[ResultRow]:
             reader = csv.DictReader(file)
             missing = set(COLUMNS) - set(reader.fieldnames or ())
             if missing:
-                raise UseError(f"{path} is no results file of rrbench: it lacks {', '.join(sorted(missing)[:3])}")
+                lacks = ", ".join(sorted(missing)[:3])
+                if missing <= LATER:
+                    raise UseError(f"{path} is of an older version of rrbench: it lacks {lacks}; measure it again")
+                raise UseError(f"{path} is no results file of rrbench: it lacks {lacks}")
             return [from_texts(record) for record in reader]
     except FileNotFoundError:
         raise UseError(f"no results at {path}") from None

@@ -78,7 +78,7 @@ class Scores(NamedTuple):
 
 
 def is_file_name(name: str) -> bool:
-    """Tell whether a cell may name a file so: one of its three folders' own, and nothing elsewhere."""
+    """Tell whether a cell may name a file so: one of its four folders' own, and nothing elsewhere."""
     folder, _, file = name.partition("/")
     return folder in FOLDERS and file.endswith(".npz") and is_plain_name(file)
 

@@ -37,8 +37,8 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked:
     note = (
         "acc_tpr95 [95 % interval over examples]: accuracy when 95 % of the right answers are kept, "
         "threshold from these inputs.\n"
-        "coverage, robust, joint: the threshold is fixed on other, clean inputs. coverage: accepted.\n"
-        "robust: not accepted and wrong. joint: so, and accepted and right when clean; refusing cannot win it."
+        "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.\n"
+        "coverage: accepted. robust: rejected, or right. joint: robust, and also accepted and right when clean."
     )
     if layout == "html":
         return html_page("Results of rrbench", "\n".join(parts))

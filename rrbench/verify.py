@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rrbench import provenance, zoo
-from rrbench.cells import read_budget, victim_key
+from rrbench.cells import clean_key, read_budget, victim_key
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.claims import miscounted, misheaded, miskeyed, mislisted, misnamed, mistrained, not_installed, of_preset
 from rrbench.config import MetricSettings
@@ -112,6 +112,7 @@ class Verifier:
     _zoo: dict[str, tuple[Path | None, zoo.Entry | None]] = field(default_factory=dict)
     _checkpoints: dict[Path, Checkpoint] = field(default_factory=dict)
     _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
+    _cleans: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # of clean inputs, by their file's key
     _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
 
     def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
@@ -159,6 +160,7 @@ class Verifier:
         for text in miscounted(record, load_arrays(self.store.root / file_in(record.files, ATTACKS))):
             self._problem(record, text)
         self._check_metrics(record, scores)
+        self._check_others(record, scores)
         absent = not_installed(record)
         if absent:
             return absent
@@ -183,6 +185,14 @@ class Verifier:
             stated = getattr(record.row, name)
             if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
                 self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")
+
+    def _check_others(self, record: CellRecord, scores: Scores) -> None:
+        """Compare what is said of clean inputs with the other rows of the rejector: there is but one truth."""
+        key = clean_key(record.cell)
+        first = self._cleans.setdefault(key, scores.clean_certainty)
+        slack = LOGIT_TOLERANCE * max(1.0, float(np.abs(first[np.isfinite(first)]).max(initial=0.0)))
+        if first.shape != scores.clean_certainty.shape or not np.allclose(first, scores.clean_certainty, 0, slack):
+            self._problem(record, "its certainties of clean inputs are not those of the rejector's other rows")
 
     def _check_certainty(self, record: CellRecord, scores: Scores) -> None:
         """Compute certainties anew, where stored outputs are all that a rejector needs."""
@@ -255,10 +265,16 @@ class Verifier:
         for text in (*mistrained(record, checkpoint.facts), *misheaded(record, checkpoint.facts, is_own=entry is None)):
             self._problem(record, text)
         subject = self._subject(record, checkpoint)
-        logits = subject.judge(images.to(self.device)).logits.cpu().numpy()
-        gap = float(np.abs(logits - scores.logits[: len(logits)]).max())
-        if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(logits).max())):
-            self._problem(record, f"the checkpoint gives other logits for the stored images (by {gap:.3g})")
+        outputs = subject.judge(images.to(self.device))
+        for name, other in (("logits", "other logits"), ("head", "another head")):
+            here, there = getattr(outputs, name).cpu().numpy(), getattr(scores, name)[: len(images)]
+            if here.shape != there.shape:
+                widths = f"{here.shape[1]} columns, and {there.shape[1]} are stored"
+                self._problem(record, f"the checkpoint's {name} has {widths}")
+                continue
+            gap = float(np.abs(here - there).max(initial=0.0))
+            if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(here).max(initial=0.0))):
+                self._problem(record, f"the checkpoint gives {other} for the stored images (by {gap:.3g})")
         if self._lacks_data(record):
             return ""  # and it was said
         if rerun and is_current(record.row):
@@ -291,15 +307,24 @@ class Verifier:
                 self._problem(record, f"its certainties of {name} are not what the rejector says of them")
         self._compare_right(record, found.correct, scores.clean_correct[:count])
         self._compare_right(record, found.apart_correct, scores.apart_correct)
-        own = scores.clean.own_threshold
-        if own != found.own_threshold:
-            self._problem(record, f"its rejector brings the threshold {found.own_threshold}, and the files say {own}")
+        self._compare_own(record, found.own_threshold, scores)
 
     def _check_right(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
         """Compare which clean inputs are right, where certainties need a fit."""
         outputs, labels = subject.outputs("test", REPLAYED), scores.labels[:REPLAYED]
         found = outputs.logits.argmax(1).cpu().numpy() == labels
         self._compare_right(record, found, scores.clean_correct[:REPLAYED])
+        apart = subject.apart()
+        if apart is not None:
+            right = subject.outputs("calibration").logits.argmax(1) == apart.labels
+            self._compare_right(record, right.cpu().numpy(), scores.apart_correct)
+        self._compare_own(record, build(Rejector, restore("rejector", record.cell["rejector"])).own_threshold, scores)
+
+    def _compare_own(self, record: CellRecord, here: float | None, scores: Scores) -> None:
+        """Compare the threshold that a rejector brings."""
+        own = scores.clean.own_threshold
+        if own != here:
+            self._problem(record, f"its rejector brings the threshold {here}, and the files say {own}")
 
     def _compare_right(self, record: CellRecord, here: NDArray[np.bool_], there: NDArray[np.bool_]) -> None:
         """Other hardware may decide a tie in another way, and no more."""

@@ -201,3 +201,12 @@ def test_nan_logits_are_one_clear_line() -> None:
 )
 def test_a_function_that_gives_no_certainty_is_one_clear_line(rejector: Any, line: str) -> None:
     assert line in refusal(lambda: rrbench.evaluate(Linear(), rejector, "clean", inputs()))
+
+
+@pytest.mark.parametrize("split", ["fit_data", "calibration_data"])
+def test_images_of_another_shape_than_the_data_are_refused(split: str) -> None:
+    images, labels = torch.rand(6, 1, 4, 4), torch.zeros(6, dtype=torch.long)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    more: dict[str, Any] = {split: (images[:, :, :2], labels)}
+    with pytest.raises(UseError, match=f"the images of {split} are"):
+        rrbench.evaluate(network, "confidence", "clean", (images, labels), **more)

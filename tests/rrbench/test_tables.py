@@ -85,8 +85,8 @@ def test_the_results_as_text() -> None:
     assert shown.startswith(TEXT)
     first, second, third = shown.removeprefix(TEXT).splitlines()
     assert first.startswith("acc_tpr95")
-    assert second.startswith("coverage, robust, joint: the threshold is fixed on other, clean inputs.")
-    assert third.startswith("robust: not accepted and wrong. joint: so, and accepted and right when clean;")
+    assert second.startswith("coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by")
+    assert third.startswith("coverage: accepted. robust: rejected, or right. joint: robust, and also")
 
 
 def test_what_a_note_says_stands_below_once_with_the_rows_it_is_for() -> None:

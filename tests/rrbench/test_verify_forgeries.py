@@ -175,6 +175,23 @@ def lower_threshold(arrays: Arrays) -> None:
     arrays["apart_certainty"] = arrays["apart_certainty"] - 0.1
 
 
+def own_threshold(arrays: Arrays) -> None:
+    arrays["own_threshold"] = np.asarray(-1e9)
+
+
+def raise_head(arrays: Arrays) -> None:
+    arrays["head"] = arrays["head"] + 50
+
+
+def other_clean_file(path: Path) -> None:
+    value = json.loads(path.read_text())
+    (name,) = (name for name in value["files"] if name.startswith("clean/"))
+    folder = path.parent.parent
+    (folder / "clean" / "anything.npz").write_bytes((folder / name).read_bytes())
+    value["files"]["clean/anything.npz"] = value["files"].pop(name)
+    path.write_text(json.dumps(value))
+
+
 def raise_boldest(arrays: Arrays) -> None:
     arrays["boldest_certainty"] = np.full_like(arrays["boldest_certainty"], -np.inf)
 
@@ -196,6 +213,7 @@ def key_of_another(arrays: Arrays) -> None:
 
 
 KD = ("kd", "pgd3")
+RR = ("rr", "pgd3")
 OLDER = {"attack": 1, "dataset": 1, "engine": 1, "network": 1, "rejector": 1}
 FORGERIES = {
     # What it cost and what is noted.
@@ -236,6 +254,13 @@ FORGERIES = {
     "the threshold of a fitted rejector": Forgery(
         in_scores(CLEAN, lower_threshold), "its certainties of the inputs kept apart", needs_rerun=True, cell=KD
     ),
+    "a threshold of its own": Forgery(
+        in_scores(CLEAN, own_threshold), "its rejector brings the threshold None", cell=KD
+    ),
+    "clean inputs in a file of another name": Forgery(
+        other_clean_file, "clean/anything.npz, which is not its own", cell=KD
+    ),
+    "the head": Forgery(in_scores(ATTACKS, raise_head), "gives another head for the stored images", cell=RR),
     "reordered certainties": Forgery(sort_accepted, "auc", needs_rerun=True, cell=KD),
     "reordered certainties, another machine": Forgery(
         sort_accepted_elsewhere, "moves its certainty", needs_rerun=True, cell=KD
@@ -381,3 +406,16 @@ def test_a_key_that_was_made_to_fit_is_noticed_by_the_names_of_the_files(folder:
 def test_a_cell_file_under_another_name_than_its_key_is_noticed(folder: Path) -> None:
     path = one_cell(folder).rename(folder / "cells" / f"{'0' * 24}.json")
     assert any("its file is not named by its key" in problem for problem in verify_cell(path).problems)
+
+
+def test_rows_of_one_rejector_must_agree_on_its_clean_inputs(folder: Path) -> None:
+    path = one_cell(folder, *KD)
+    value = json.loads(path.read_text())
+    (name,) = (name for name in value["files"] if name.startswith("clean/"))
+    other = f"{name.removesuffix('.npz')}-01234567.npz"
+    (folder / other).write_bytes((folder / name).read_bytes())
+    value["files"][other] = value["files"].pop(name)
+    path.write_text(json.dumps(value))
+    forge_scores(path, CLEAN, lambda arrays: arrays.update(clean_certainty=arrays["clean_certainty"] + 5))
+    problems = verify(folder).problems
+    assert any("are not those of the rejector's other rows" in problem for problem in problems), problems
