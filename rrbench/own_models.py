@@ -155,7 +155,7 @@ def _inner(network: nn.Module) -> nn.Module:
 def _batch(data: Data, *, is_calibration: bool) -> Batch:
     """Give inputs ids; those of calibration inputs are negative, so that none is taken for a test input."""
     if isinstance(data, Batch):
-        return data._replace(ids=-1 - data.ids.abs()) if is_calibration else data
+        return data
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UseError("data must be (images, labels)")
     images, labels = data

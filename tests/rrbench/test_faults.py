@@ -150,6 +150,15 @@ def last_lines(answer: Any, count: int) -> list[str]:
     return lines(answer.err)[-count:]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python ignores SIGINT where a shell started it in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("word", ["interrupted", "terminated"])
 def test_a_signal_ends_a_run_with_what_is_kept(
     command: Any, bench: Any, monkeypatch: pytest.MonkeyPatch, word: str
