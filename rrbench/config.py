@@ -218,5 +218,8 @@ def _extended(values: dict[str, Any], where: str) -> dict[str, Any]:
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = _merged(base.get(key, {}), value) if isinstance(value, dict) else value
+        before = base.get(key)
+        # A table in place of a value replaces it; whoever reads it refuses it.
+        inner = before if isinstance(before, Mapping) else {}
+        merged[key] = _merged(inner, value) if isinstance(value, dict) else value
     return merged

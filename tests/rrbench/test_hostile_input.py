@@ -340,3 +340,10 @@ def test_a_csv_with_a_field_without_end_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(to_csv([dataclasses.replace(ROW, note="x" * 200_000)]))
     with pytest.raises(UseError, match="field larger than field limit"):
         read_rows(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['extends = "paper"\n[run]\ndataset = {}\n', "[recipe]\nepochs = {a = 1}\n"])
+def test_a_table_in_place_of_a_value_is_one_line(command: Any, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(content)
+    assert refused(command("run", "--config", path, "--dry-run"))
