@@ -238,7 +238,7 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         record = CellRecord(**{**value, "row": from_json(value["row"])})
         if not all(isinstance(part, dict) for part in (record.cell, record.files)):
             raise TypeError
-        texts = (record.key, record.attack, row_sha256, *record.files.values())
+        texts = (record.key, record.attack, row_sha256, record.cell["checkpoint"], *record.files.values())
         if not all(isinstance(text, str) for text in texts) or not all(map(is_file_name, record.files)):
             raise TypeError
         return record, row_sha256
