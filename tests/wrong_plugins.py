@@ -262,13 +262,14 @@ class Remembering(Centred):
 
     def fit(self, clean: Outputs, labels: Tensor) -> None:
         super().fit(clean, labels)
-        SECRET[id(self)] = float(clean.logits.mean())
+        SECRET[id(self)] = (self, float(clean.logits.mean()))
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        return super().certainty(outputs) + SECRET.get(id(self), 0.0)
+        return super().certainty(outputs) + SECRET.get(id(self), (None, 0.0))[1]
 
 
-SECRET: dict[int, float] = {}
+# Holds the object too: the id of a freed one may be given to the next.
+SECRET: dict[int, tuple[Rejector | None, float]] = {}
 
 
 @dataclass
