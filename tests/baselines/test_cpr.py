@@ -2,29 +2,14 @@ from fractions import Fraction
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from line_network import WEIGHTS, Line, with_leads
 from rrbench.draws import HashedDraws
 from rrbench.looking import with_looks
 from rrbench.protocols import Batch, Budget, Calibration, Outputs, Victim
 from rrbench_attacks.orthogonal_pgd import SelectivePgd
 from rrbench_baselines.cpr import Cpr
-
-WEIGHTS = torch.tensor([1.0, -2.0, 3.0, -4.0])
-
-
-class Line(nn.Module):
-    """Two classes; the lead of class 1 is linear in the pixels, so that the worst push is known."""
-
-    def forward(self, images: Tensor) -> Outputs:
-        flat = images.flatten(1)
-        lead = (flat - 0.5) @ WEIGHTS.to(flat.dtype)
-        return Outputs(flat, torch.stack([torch.zeros_like(lead), lead], 1), flat[:, :0])
-
-
-def with_leads(leads: list[float]) -> Tensor:
-    return (0.5 + torch.tensor(leads)[:, None] * WEIGHTS / WEIGHTS.square().sum()).view(-1, 1, 2, 2)
-
 
 CPR = Cpr(eps=Fraction(1, 100), step=Fraction(1, 400), steps=10)
 NETWORK = with_looks(Line(), CPR)

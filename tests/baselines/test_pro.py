@@ -3,25 +3,11 @@ from fractions import Fraction
 
 import pytest
 import torch
-from torch import Tensor, nn
 
+from line_network import WEIGHTS, Line, with_leads
 from rrbench.looking import with_looks
-from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.pro import Pro
-
-WEIGHTS = torch.tensor([1.0, -2.0, 3.0, -4.0])
-
-
-class Line(nn.Module):
-    def forward(self, images: Tensor) -> Outputs:
-        flat = images.flatten(1)
-        lead = (flat - 0.5) @ WEIGHTS.to(flat.dtype)
-        return Outputs(flat, torch.stack([torch.zeros_like(lead), lead], 1), flat[:, :0])
-
-
-def with_leads(leads: list[float]) -> Tensor:
-    return (0.5 + torch.tensor(leads)[:, None] * WEIGHTS / WEIGHTS.square().sum()).view(-1, 1, 2, 2)
 
 
 def probability(lead: float) -> float:
