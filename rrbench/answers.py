@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.errors import UseError
-from rrbench.evaluation import KEPT_IMAGES, Attacked, to_numpy
+from rrbench.evaluation import KEPT_IMAGES, Attacked
 from rrbench.files import sha256
 from rrbench.protocols import Outputs
 from rrbench.scores import ATTACKS
 from rrbench.store import Store, load_arrays, save_arrays
+from rrbench.subject import to_numpy
 
 FACTS = ("seconds", "gradients", "forwards", "vanished")  # single numbers
 Arrays = dict[str, NDArray[Any]]

@@ -18,7 +18,7 @@ from rrbench.config import Config, load_preset, preset_names
 from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.registry import choose, expand, table
 from rrbench.revisions import installed, write
-from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in
+from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.store import CellRecord
 from rrbench.tables import budget_text
 from rrbench.zoo import Entry
@@ -42,8 +42,9 @@ def miskeyed(record: CellRecord) -> Iterator[str]:
     keys = {ATTACKS: record.attack, CLEAN: clean_key(cell), DATA: data_key(cell), SCORES: record.key}
     for folder, key in keys.items() if row.status == "ok" else ():
         # A second run of an attack that ended otherwise lies beside the first.
-        if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", file_in(record.files, folder)):
-            yield f"it names {file_in(record.files, folder)}, which is not its own"
+        for name in files_in(record.files, folder):
+            if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", name):
+                yield f"it names {name}, which is not its own"
 
 
 def misnamed(record: CellRecord) -> Iterator[str]:

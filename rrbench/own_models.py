@@ -20,7 +20,7 @@ from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.devices import describe, find_precision
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
-from rrbench.evaluation import Subject, changes_itself, fresh_member, measured, run_attack
+from rrbench.evaluation import fresh_member, measured, run_attack
 from rrbench.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.lending import kept
@@ -33,6 +33,7 @@ from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, Output
 from rrbench.registry import build, choose, expand, revision
 from rrbench.revisions import versions, write
 from rrbench.rows import ResultRow
+from rrbench.subject import Subject, changes_itself
 
 Data = Batch | tuple[Tensor, Tensor]
 

@@ -17,7 +17,7 @@ from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.deployment import Clean
 from rrbench.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
-from rrbench.evaluation import Attacked, Subject, fresh_member, measured, run_attack, to_numpy
+from rrbench.evaluation import Attacked, fresh_member, measured, run_attack
 from rrbench.names import Choice
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
@@ -25,6 +25,7 @@ from rrbench.revisions import write
 from rrbench.rows import ResultRow
 from rrbench.scores import CLEAN, DATA, SCORES
 from rrbench.store import CellRecord, save_arrays
+from rrbench.subject import Subject, to_numpy
 from rrbench.supply import Source, Supply, check_accuracy
 from rrbench.units import Unit, units_of
 

@@ -83,9 +83,14 @@ def is_file_name(name: str) -> bool:
     return folder in FOLDERS and file.endswith(".npz") and is_plain_name(file)
 
 
+def files_in(files: Mapping[str, str], folder: str) -> list[str]:
+    """Return the files of a folder that a cell names: one, but none of clean scores in a cell of an older version."""
+    return [name for name in files if is_file_name(name) and name.startswith(f"{folder}/")]
+
+
 def file_in(files: Mapping[str, str], folder: str) -> str:
     """Return the one file of a folder that a cell names."""
-    found = [name for name in files if is_file_name(name) and name.startswith(f"{folder}/")]
+    found = files_in(files, folder)
     if len(found) != 1:
         raise UseError(f"a cell names {len(found)} files in {folder}/ instead of one")
     return found[0]
@@ -93,6 +98,8 @@ def file_in(files: Mapping[str, str], folder: str) -> str:
 
 def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     """Put together what the files of a cell hold."""
+    if not files_in(files, CLEAN):
+        raise UseError("a cell of an older version has no clean scores: measure it again")
     data, clean, attack, own = (load_arrays(root / file_in(files, folder)) for folder in FOLDERS)
     none = np.empty(0)
     try:

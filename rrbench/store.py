@@ -31,7 +31,7 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import StoppedError, UseError
 from rrbench.files import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.progress import Report
-from rrbench.rows import ResultRow, from_json, write_rows
+from rrbench.rows import COLUMNS, ResultRow, from_json, write_rows
 from rrbench.scores import ATTACKS, SCORES, is_file_name
 
 
@@ -52,7 +52,7 @@ class CellRecord:
 
     def row_sha256(self) -> str:
         """Hash the row, so that a changed field is noticed even where it cannot be recomputed."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self.row), sort_keys=True).encode()).hexdigest()
+        return _row_sha256(dataclasses.asdict(self.row))
 
 
 class Store:
@@ -227,6 +227,10 @@ def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]],
     )
 
 
+def _row_sha256(row: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+
+
 def read_cell(path: Path) -> tuple[CellRecord, str]:
     """Read one cell file."""
     try:
@@ -234,8 +238,10 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
     except UseError as error:
         raise UseError(f"{error}; delete it to measure the cell again") from None
     try:
-        row_sha256 = value.pop("row_sha256")
-        record = CellRecord(**{**value, "row": from_json(value["row"])})
+        row_sha256, row = value.pop("row_sha256"), value["row"]
+        record = CellRecord(**{**value, "row": from_json(row)})
+        if row.keys() < set(COLUMNS) and row_sha256 == _row_sha256(row):
+            row_sha256 = record.row_sha256()  # of an older version, and as that wrote it
         if not all(isinstance(part, dict) for part in (record.cell, record.files)):
             raise TypeError
         texts = (record.key, record.attack, row_sha256, record.cell["checkpoint"], *record.files.values())

@@ -15,7 +15,6 @@ from rrbench.datasets.check import check_batch
 from rrbench.deadline import Deadline
 from rrbench.devices import Precision, place
 from rrbench.errors import CellError, StoppedError, UseError
-from rrbench.evaluation import Subject
 from rrbench.files import Files
 from rrbench.looking import with_looks
 from rrbench.names import Choice
@@ -23,6 +22,7 @@ from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
 from rrbench.registry import build
 from rrbench.store import Store
+from rrbench.subject import Subject
 from rrbench.train import build_network, describe_training, epochs
 
 

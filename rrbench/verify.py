@@ -24,7 +24,6 @@ from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.evaluation import (
     KEPT_IMAGES,
     Attacked,
-    Subject,
     certainties,
     check_budget,
     distances_of,
@@ -34,6 +33,7 @@ from rrbench.evaluation import (
     run_attack,
 )
 from rrbench.files import read_json
+from rrbench.findings import Findings
 from rrbench.looking import with_looks
 from rrbench.progress import Report
 from rrbench.protocols import (
@@ -51,8 +51,9 @@ from rrbench.protocols import (
 from rrbench.registry import build, restore
 from rrbench.revisions import installed, is_current
 from rrbench.rows import ResultRow, order, read_rows
-from rrbench.scores import ATTACKS, Scores, file_in, read_images, read_scores
+from rrbench.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.store import CellRecord, Store, load_arrays
+from rrbench.subject import Subject
 from rrbench.tables import budget_text
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
@@ -61,42 +62,7 @@ TIES = 1e-3  # share of them
 LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
 SUBJECTS = 8  # networks kept at hand
 NOT_KEPT = "not kept"  # the network: the row is recomputed only
-
-
-@dataclass
-class Findings:
-    """What a verification did and what it found wrong. A cell counts once: as wrong, failed or one of three others."""
-
-    cells: int = 0
-    confirmed: int = 0  # replayed on their checkpoint, on the data set, and where asked attacked again
-    recomputed: int = 0  # recomputed only: a zoo lists their network as not kept
-    unchecked: Counter[str] = field(default_factory=Counter)  # what hindered -> cells
-    wrong: int = 0
-    failed: int = 0
-    rerun: int = 0
-    unfitted: int = 0  # cells whose certainties and threshold need a fit that only a rerun makes
-    superseded: int = 0  # cells of another revision than is installed: what that would say of them tells nothing
-    tolerances: set[Tolerance] = field(default_factory=set)  # of the reruns
-    problems: list[str] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """Say what is wrong, what could not be checked, and how strictly attacks were repeated."""
-        missing = [f"not checkable: {count} cells: {reason}" for reason, count in sorted(self.unchecked.items())]
-        return [*self.problems, *missing, *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances))]
-
-    def summary(self) -> str:
-        """Say it in one line."""
-        unchecked = self.unchecked.total()
-        text = f"{self.cells} cells: {self.confirmed} confirmed, {self.recomputed} recomputed only"
-        text += f", {unchecked} not checkable"
-        text += f", {self.wrong} wrong" if self.wrong else ""
-        text += f", {self.failed} failed rows" if self.failed else ""
-        text += f"; {self.rerun} attacked again" if self.rerun else ""
-        text += f"; {self.unfitted} need --rerun for what their fitted rejectors say" if self.unfitted else ""
-        text += f"; {self.superseded} of another revision than is installed" if self.superseded else ""
-        if self.problems:
-            return f"{text}; {len(self.problems)} problems"
-        return f"{text}; {'all confirmed' if self.confirmed == self.cells else 'nothing found wrong'}"
+OLDER = "of an older version, which stored no clean scores: measure them again"
 
 
 @dataclass(frozen=True)
@@ -124,6 +90,9 @@ class Verifier:
             self._check_names(record, row_sha256)
             if record.row.status != "ok":
                 findings.failed += 1
+                return
+            if not files_in(record.files, CLEAN):
+                findings.unchecked[OLDER] += 1
                 return
             findings.superseded += not is_current(record.row)
             with no_exit():

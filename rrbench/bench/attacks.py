@@ -17,11 +17,12 @@ from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.config import Config
 from rrbench.devices import Instrumented, Precision, describe, tf32
 from rrbench.draws import HashedDraws
-from rrbench.evaluation import Subject, certainties, to_numpy
+from rrbench.evaluation import certainties
 from rrbench.metrics import measure
 from rrbench.modes import frozen
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 from rrbench.registry import build, choose
+from rrbench.subject import Subject, to_numpy
 
 STEPS = 20
 SMALL, LARGE = 128, 1000  # batches of the others: the authors' own, and one that suits a GPU

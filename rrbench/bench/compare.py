@@ -11,10 +11,10 @@ from rrbench.bench import attacks
 from rrbench.bench.measurement import Measurement, timed
 from rrbench.bench.training import curve, training
 from rrbench.devices import describe
-from rrbench.evaluation import Subject
 from rrbench.modes import frozen
 from rrbench.protocols import Rejector
 from rrbench.registry import build
+from rrbench.subject import Subject
 
 PARTS = ("pgd", "training", "autoattack", "curve")
 SIDE = 8192  # of the square matrices whose product gives the card's own rate

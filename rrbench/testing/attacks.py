@@ -13,9 +13,10 @@ from rrbench.contract import check_class
 from rrbench.devices import Instrumented
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.evaluation import Subject, check_budget, run_attack
+from rrbench.evaluation import check_budget, run_attack
 from rrbench.guards import checked
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
+from rrbench.subject import Subject
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import CALIBRATION, INFO, Headed, build_network, patterns
 

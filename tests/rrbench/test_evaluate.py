@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import rrbench
 from own_network import EPS, Featured, Linear, first_feature, inputs, measure
-from rrbench import Budget, Outputs, UseError
+from rrbench import Batch, Budget, Outputs, UseError
 from rrbench.rows import COLUMNS
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
@@ -313,3 +313,11 @@ def test_an_adaptive_attack_on_a_plain_function_is_as_strong_as_on_its_namesake_
     assert plain <= left("confidence", "pgd10")
     percent = left(lambda outputs: 100 * outputs.logits.softmax(1).amax(1) - 50, attack)
     assert percent == pytest.approx(plain, abs=0.01)
+
+
+def test_ids_that_all_fall_into_one_fold_leave_no_threshold_and_a_note_says_so() -> None:
+    images, labels = inputs()
+    data = Batch(images, labels, 5 * torch.arange(len(labels)))
+    row = measure(Linear(), first_feature, "clean", data)
+    assert row.deploy_robust is None
+    assert "no threshold: the other folds" in row.note

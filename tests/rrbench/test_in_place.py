@@ -18,12 +18,13 @@ from rrbench.batching import in_batches
 from rrbench.datasets.digits import Digits
 from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.evaluation import Subject, fresh_member, run_attack
+from rrbench.evaluation import fresh_member, run_attack
 from rrbench.names import Choice
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
 from rrbench.registry import table
 from rrbench.rows import ResultRow
 from rrbench.store import Store
+from rrbench.subject import Subject
 from rrbench.supply import Supply
 from rrbench_baselines.kd import Kd
 from wrong_plugins import Centred, Climbing, Drifting, Meddling, Relabelling, RelabellingFit, Scribbling, Unteaching

@@ -14,10 +14,10 @@ from rrbench import Outputs, probes, zoo
 from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
-from rrbench.evaluation import Subject
 from rrbench.looking import with_looks
 from rrbench.protocols import Batch, NetworkSource, Rejector, Split
 from rrbench.registry import build, choose, expand, restore
+from rrbench.subject import Subject
 from tested_plugins import TESTED
 
 RANDOM = "the network is random: two passes over the same inputs differ"

@@ -8,13 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from finished_run import HOLDERS, forge_arrays, one_cell, one_file, own_checkpoint, rewrite_arrays, rewrite_cell, verify
+from finished_run import (
+    HOLDERS,
+    forge_arrays,
+    one_cell,
+    one_file,
+    own_checkpoint,
+    rewrite_arrays,
+    rewrite_cell,
+    row_hash,
+    verify,
+)
 from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.registry import table
+from rrbench.rows import LATER
 from rrbench.store import read_cell
 from rrbench.tolerance import EXACT, ROUNDED
 
@@ -320,3 +332,18 @@ def test_the_command_says_it_and_exits_with_1_only_if_something_is_wrong(folder:
     answer = command("verify", folder / "nowhere")
     assert answer.code == 2
     assert answer.err.splitlines()[-1].startswith("rrbench: ")
+
+
+def test_a_folder_of_an_older_version_is_not_called_tampered_with(folder: Path) -> None:
+    for path in (folder / "cells").iterdir():
+        value = json.loads(path.read_text())
+        value["row"] = {name: part for name, part in value["row"].items() if name not in LATER}
+        value["files"] = {name: part for name, part in value["files"].items() if not name.startswith("clean/")}
+        value["row_sha256"] = row_hash(value["row"])
+        path.write_text(json.dumps(value))
+    table = pd.read_csv(folder / "rows.csv")
+    table.drop(columns=sorted(LATER)).to_csv(folder / "rows.csv", index=False)
+    findings = verify(folder)
+    (problem,) = findings.problems
+    assert "rows.csv is of an older version of rrbench: it lacks deploy_joint," in problem
+    assert findings.unchecked == {"of an older version, which stored no clean scores: measure them again": 9}

@@ -1,0 +1,42 @@
+"""What a verification did, and what it found wrong."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rrbench.tolerance import Tolerance
+
+
+@dataclass
+class Findings:
+    """What a verification did and what it found wrong. A cell counts once: as wrong, failed or one of three others."""
+
+    cells: int = 0
+    confirmed: int = 0  # replayed on their checkpoint, on the data set, and where asked attacked again
+    recomputed: int = 0  # recomputed only: a zoo lists their network as not kept
+    unchecked: Counter[str] = field(default_factory=Counter)  # what hindered -> cells
+    wrong: int = 0
+    failed: int = 0
+    rerun: int = 0
+    unfitted: int = 0  # cells whose certainties and threshold need a fit that only a rerun makes
+    superseded: int = 0  # cells of another revision than is installed: what that would say of them tells nothing
+    tolerances: set[Tolerance] = field(default_factory=set)  # of the reruns
+    problems: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Say what is wrong, what could not be checked, and how strictly attacks were repeated."""
+        missing = [f"not checkable: {count} cells: {reason}" for reason, count in sorted(self.unchecked.items())]
+        return [*self.problems, *missing, *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances))]
+
+    def summary(self) -> str:
+        """Say it in one line."""
+        unchecked = self.unchecked.total()
+        text = f"{self.cells} cells: {self.confirmed} confirmed, {self.recomputed} recomputed only"
+        text += f", {unchecked} not checkable"
+        text += f", {self.wrong} wrong" if self.wrong else ""
+        text += f", {self.failed} failed rows" if self.failed else ""
+        text += f"; {self.rerun} attacked again" if self.rerun else ""
+        text += f"; {self.unfitted} need --rerun for what their fitted rejectors say" if self.unfitted else ""
+        text += f"; {self.superseded} of another revision than is installed" if self.superseded else ""
+        if self.problems:
+            return f"{text}; {len(self.problems)} problems"
+        return f"{text}; {'all confirmed' if self.confirmed == self.cells else 'nothing found wrong'}"

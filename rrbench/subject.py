@@ -1,0 +1,175 @@
+"""A network with its data: what it says of clean inputs, and the victims that rejectors make of it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rrbench import probes
+from rrbench.batching import batch_size, forward
+from rrbench.calibration import Border, find_border, scale_of
+from rrbench.datasets.check import fingerprint
+from rrbench.deployment import Clean, fold_of, fold_thresholds
+from rrbench.devices import Precision, make_twin, tf32
+from rrbench.errors import CellError
+from rrbench.guards import certainties as certainties
+from rrbench.guards import check_alone, fit
+from rrbench.lending import kept
+from rrbench.looking import without_looks
+from rrbench.modes import frozen
+from rrbench.probes import Doubt
+from rrbench.protocols import (
+    Batch,
+    Calibration,
+    Outputs,
+    Rejector,
+    Split,
+    Victim,
+)
+
+
+@dataclass
+class Subject:
+    """A network with its data on one device; what it says of clean inputs is computed once."""
+
+    network: nn.Module
+    load: Callable[[Split], Batch | None]  # None: the user gave no such data
+    device: torch.device
+    precision: Precision
+    limit: int | None = None
+    _outputs: dict[tuple[Split, int | None], Outputs] = field(default_factory=dict)
+    _borders: dict[Split, Border | None] = field(default_factory=dict)
+    _twins: dict[tuple[Precision, bool], nn.Module | None] = field(default_factory=dict)
+    _doubts: dict[str, list[Doubt]] = field(default_factory=dict)
+
+    def batch(self, split: Split) -> Batch | None:
+        """Return a split; the test split cut to the limit."""
+        batch = self.load(split)
+        return batch.at(slice(self.limit)) if batch and split == "test" and self.limit else batch
+
+    def apart(self) -> Batch | None:
+        """Return the calibration inputs, where none of them is measured."""
+        calibration = self.batch("calibration")
+        if calibration is None or bool(torch.isin(calibration.ids, self.test().ids).any()):
+            return None
+        return calibration
+
+    def test(self) -> Batch:
+        """Return the inputs that are measured."""
+        batch = self.batch("test")
+        assert batch is not None
+        return batch
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """What tells the inputs that are measured from others."""
+        return fingerprint(self.test())
+
+    def outputs(self, split: Split, count: int | None = None) -> Outputs:
+        """Return the outputs on a clean split, or on its first inputs, in exact float32."""
+        if count is not None and (split, None) in self._outputs:
+            return self._outputs[split, None].at(slice(count))
+        if (split, count) not in self._outputs:
+            batch = self.batch(split)
+            assert batch is not None
+            self._outputs[split, count] = self.judge(batch.images[:count])
+        return self._outputs[split, count]
+
+    def judge(self, images: Tensor) -> Outputs:
+        """Return what the network says in exact float32: every printed number comes from such a pass."""
+        with frozen(self.network), kept(self.network, changes_itself), tf32(False):
+            outputs = forward(self.network, images, batch_size(self.device))
+        if not all(bool(part.isfinite().all()) for part in outputs):
+            raise CellError("the network gives NaN or infinite outputs")
+        return outputs
+
+    def attackable(self, precision: Precision, *, is_blind: bool = False) -> nn.Module:
+        """Return the network as attacks see it: its twin, where there is one, and without a rejector's looks."""
+        network = without_looks(self.network) if is_blind else self.network
+        if (precision, is_blind) not in self._twins:
+            self._twins[precision, is_blind] = make_twin(network, precision, self.device)
+        return self._twins[precision, is_blind] or network
+
+    def doubts(self, rejector: Rejector | None = None) -> list[Doubt]:
+        """Return what makes the network and its data look wrong or, given a fitted rejector, that one; asked once."""
+        about = "" if rejector is None else f"{type(rejector).__name__} {rejector!r}"
+        if about not in self._doubts:
+            test, outputs = self.test(), self.outputs("test")
+            if rejector is not None:
+                self._doubts[about] = probes.of_rejector(rejector, outputs, test.labels)
+                return self._doubts[about]
+            with frozen(self.network), kept(self.network, changes_itself), tf32(False):
+                found = probes.of_network(self.network, test, outputs)
+            self._doubts[about] = found + probes.of_data(test, self.apart())
+        return self._doubts[about]
+
+    def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
+        """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
+        train = self.batch("train") if rejector.has_fit() or is_attacked else None
+        if is_attacked and train is None and not rejector.is_probability:
+            raise CellError(
+                f"an adaptive attack on {rejector} needs training data (fit_data): its certainty has no scale"
+            )
+        if rejector.has_fit() and not rejector.fitted:
+            if train is None:
+                raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
+            rejector = fit(rejector, self.outputs("train"), train.labels)
+        check_alone(rejector, self.outputs("test"), self.test().labels)
+        return Victim(self.network, rejector, self.calibrate(rejector, train if is_attacked else None))
+
+    def calibrate(self, rejector: Rejector, train: Batch | None) -> Calibration:
+        """Fix a rejector's thresholds on clean inputs and, given training inputs, its certainty's scale."""
+        folds = [math.nan if each is None else each for each in fold_thresholds(self.clean(rejector))]
+        calibration = self.batch("calibration")
+        median, scale = float("nan"), float("nan")
+        # Differs from the paper: a rejector fitted on the training inputs meets itself there (lid at distance 0), and
+        # an attack on that scale would be weak; held-out inputs show the certainty that an attacker must reach.
+        split: Split = "calibration" if rejector.has_fit() and calibration is not None else "train"
+        scaling = calibration if split == "calibration" else train
+        if train is not None and scaling is not None:
+            certainty, correct = self._clean_scores(rejector, split, scaling)
+            median, scale = scale_of(certainty[correct], self._at_border(rejector, split, scaling))
+        return Calibration(max(folds), median, scale, tuple(folds))
+
+    def clean(self, rejector: Rejector, count: int | None = None) -> Clean:
+        """Return what a fitted rejector says of clean inputs, of the measured ones perhaps only of the first.
+
+        Calibration inputs fix thresholds where they are kept apart. Those of CIFAR are test images: all of them do it.
+        """
+        test, apart = self.test(), self.apart()
+        certainty, correct = self._clean_scores(rejector, "test", test, count)
+        others: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
+        if apart is not None:
+            others = self._clean_scores(rejector, "calibration", apart)
+        return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
+
+    def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
+        """Return the certainty on the border between classes; nobody asks for that of a probability."""
+        if rejector.is_probability:
+            return np.empty(0)
+        if split not in self._borders:
+            self._borders[split] = find_border(self.judge, self.outputs(split), batch)
+        border = self._borders[split]
+        return certainties(rejector, border.outputs, border.labels) if border else np.empty(0)
+
+    def _clean_scores(
+        self, rejector: Rejector, split: Split, batch: Batch, count: int | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        outputs, labels = self.outputs(split, count), batch.labels[:count]
+        return certainties(rejector, outputs, labels), to_numpy(outputs.logits.argmax(1) == labels)
+
+
+def to_numpy(tensor: Tensor) -> NDArray[Any]:
+    """Bring a tensor to the host."""
+    return tensor.detach().cpu().numpy()
+
+
+def changes_itself(what: str) -> str:
+    """Say that a network writes into itself."""
+    return f"the network changes its own {what} when it answers: its rows would depend on what was asked before"
