@@ -2,6 +2,8 @@
 
 attacks/<key>.npz         what the network said of them, and the first images; cells name it by its hash
 attacks/<key>.whole.npz   features and all images: while somebody needs them, or where `--keep` asks for them
+
+An attack that serves one rejector alone keeps less: the classes and their softmax, and logits of the first images.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,8 +19,9 @@ from torch import Tensor
 from rrbench.errors import UseError
 from rrbench.evaluation import KEPT_IMAGES, Attacked
 from rrbench.files import sha256
+from rrbench.metrics import classes_of
 from rrbench.protocols import Outputs
-from rrbench.scores import ATTACKS
+from rrbench.scores import ATTACKS, OF_CLASS
 from rrbench.store import Store, load_arrays, save_arrays
 from rrbench.subject import to_numpy
 
@@ -35,27 +38,33 @@ class Answers(NamedTuple):
 
 
 def save_answers(
-    store: Store, key: str, attacked: Attacked, *, with_features: bool, with_images: bool, kept: Collection[str] = ()
+    store: Store,
+    key: str,
+    attacked: Attacked,
+    *,
+    with_features: bool,
+    with_images: bool,
+    kept: Collection[str] = (),
+    is_shared: bool = True,
 ) -> Answers:
     """Write an attack's outcome, its features and all its images only where they are wanted.
 
     `kept`: what `--keep` named, in this run or an earlier one; it stays whatever later runs need.
+    `is_shared`: other rejectors may come for the logits; if none can, they are kept until this one has its row.
     """
+    said = _said(attacked)
     arrays: Arrays = {name: np.asarray(getattr(attacked, name)) for name in FACTS}
     arrays |= {
         "key": np.asarray(key),  # a file may be renamed
         "lost": np.asarray(attacked.lost, dtype=np.str_),
         "is_still": to_numpy(attacked.is_still),
         "images": to_numpy(attacked.images[:KEPT_IMAGES]),
-        "logits": to_numpy(attacked.outputs.logits),
-        "head": to_numpy(attacked.outputs.head),
     }
-    if not _is_same(attacked.boldest, attacked.outputs):
-        arrays |= {"boldest_logits": to_numpy(attacked.boldest.logits), "boldest_head": to_numpy(attacked.boldest.head)}
+    arrays |= said if is_shared else _short(said)
     if attacked.distances is not None and attacked.reached is not None:
         arrays |= {"distances": to_numpy(attacked.distances), "reached": to_numpy(attacked.reached)}
     name, digest = store.add(ATTACKS, key, arrays, passing=("seconds",))
-    whole: Arrays = {}
+    whole: Arrays = {} if is_shared else said
     if with_features:
         whole |= {"features": to_numpy(attacked.outputs.features)}
         whole |= {"boldest_features": to_numpy(attacked.boldest.features)}
@@ -63,6 +72,20 @@ def save_answers(
         whole |= {"images": to_numpy(attacked.images), "boldest_images": to_numpy(attacked.boldest_images)}
     _write_whole(store.whole_path(key), whole, digest, kept)
     return Answers(attacked, name, digest)
+
+
+def _said(attacked: Attacked) -> Arrays:
+    """Return what the network said of the answers and, where they are others, of the boldest images."""
+    said = {"logits": to_numpy(attacked.outputs.logits), "head": to_numpy(attacked.outputs.head)}
+    if not _is_same(attacked.boldest, attacked.outputs):
+        said |= {"boldest_logits": to_numpy(attacked.boldest.logits), "boldest_head": to_numpy(attacked.boldest.head)}
+    return said
+
+
+def _short(said: Arrays) -> Arrays:
+    """Return what stays of it where nobody else comes for it."""
+    first = {name: said[name][:KEPT_IMAGES] for name in ("logits", "head")}
+    return first | dict(zip(OF_CLASS, classes_of(said["logits"]), strict=True))
 
 
 def _is_same(one: Outputs, other: Outputs) -> bool:
@@ -98,12 +121,8 @@ def load_answers(
     store: Store, key: str, device: torch.device, *, with_features: bool, with_images: bool
 ) -> Answers | None:
     """Read an attack's outcome, or return None where something that is wanted is not there or is damaged."""
-    for name in _candidates(store, key):
-        arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
-        whole = _whole(store.whole_path(key), digest) if with_features or with_images else {}
-        has_all = (not with_features or "features" in whole) and (not with_images or "images" in whole)
-        if not has_all or not _serves_others(arrays) or str(arrays.get("key", key)) != key:
-            continue
+    wanted = {name for name, is_wanted in (("features", with_features), ("images", with_images)) if is_wanted}
+    for name, digest, arrays, whole in _stored(store, key, wanted):
         with suppress(KeyError, TypeError, ValueError, RuntimeError):  # of another make than ours
             return Answers(_attacked(arrays, whole, device), name, digest)
     return None
@@ -111,12 +130,18 @@ def load_answers(
 
 def has_answers(store: Store, key: str) -> bool:
     """Tell whether an attack need not be run again for a rejector that looks at logits and head alone."""
-    return any(_serves_others(load_arrays(store.root / name)) for name in _candidates(store, key))
+    return any(_stored(store, key, frozenset()))
 
 
-def _serves_others(arrays: Arrays) -> bool:
-    """Tell whether costs and boldest outputs are there; what was published without serves its own cells alone."""
-    return "vanished" in arrays
+def _stored(store: Store, key: str, wanted: Collection[str]) -> Iterator[tuple[str, str, Arrays, Arrays]]:
+    """Return an attack's files, with name and hash, that hold all that is wanted of what is too large to stay."""
+    for name in _candidates(store, key):
+        arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
+        needed = {*wanted, "logits"} if set(OF_CLASS) <= arrays.keys() else set(wanted)
+        whole = _whole(store.whole_path(key), digest) if needed else {}
+        # Costs and boldest outputs are not in what was published without: it serves its own cells alone.
+        if needed <= whole.keys() and "vanished" in arrays and str(arrays.get("key", key)) == key:
+            yield name, digest, arrays, whole
 
 
 def _candidates(store: Store, key: str) -> Iterator[str]:

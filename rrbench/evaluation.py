@@ -22,7 +22,7 @@ from rrbench.guards import certainties as certainties
 from rrbench.guards import check_returned, checked, lend_rejector
 from rrbench.lending import kept
 from rrbench.looking import without_looks
-from rrbench.metrics import Metrics, measure
+from rrbench.metrics import Metrics, classes_of, measure
 from rrbench.modes import frozen
 from rrbench.names import Choice
 from rrbench.protocols import (
@@ -216,9 +216,12 @@ def score(subject: Subject, victim: Victim, attacked: Attacked, clean: Clean) ->
         is_wrong = to_numpy(attacked.boldest.logits.argmax(1) != test.labels)
         boldest = np.maximum(boldest, np.where(is_wrong, bold, -np.inf))
     own = math.nan if clean.own_threshold is None else clean.own_threshold
+    prediction, confidence = classes_of(to_numpy(outputs.logits))
     return Scores(
         ids=to_numpy(test.ids),
         labels=to_numpy(test.labels),
+        prediction=prediction,
+        confidence=confidence,
         logits=to_numpy(outputs.logits),
         head=to_numpy(outputs.head),
         distances=_or_empty(attacked.distances, np.float64),
@@ -257,8 +260,8 @@ def distances_of(scores: Scores) -> Distances:
 def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
     """Compute every metric from stored scores alone; `verify` calls this again."""
     return measure(
-        scores.labels,
-        scores.logits,
+        scores.correct,
+        scores.confidence,
         scores.certainty,
         rule="official" if rule == "official" else "quantile",
         clean=scores.clean,

@@ -51,8 +51,8 @@ class Reliability(NamedTuple):
 
 
 def measure(
-    labels: Integers,
-    logits: Floats,
+    correct: Booleans,
+    confidence: Floats,
     certainty: Floats,
     *,
     rule: TprRule,
@@ -61,7 +61,6 @@ def measure(
     seed: int,
 ) -> Metrics:
     """Measure everything about one set of inputs; `deploy_*` needs what the rejector says of clean ones."""
-    correct = is_correct(labels, logits)
     accepted = accept_at_tpr95(certainty, correct, rule)
     intervals = bootstrap(certainty, correct, rule, resamples, seed)
     acc_low, acc_high = intervals.acc_tpr95 or (None, None)
@@ -93,17 +92,31 @@ def measure(
         aurc=aurc(certainty, correct),
         augrc=augrc(certainty, correct),
         fpr95=fpr95(certainty, correct),
-        ece=ece(labels, logits),
+        ece=ece(correct, confidence),
     )
 
 
-def is_correct(labels: Integers, logits: Floats) -> Booleans:
-    """Say which inputs have their largest logit, the first of equals, at their label."""
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or logits.size == 0:
-        raise ValueError(f"no inputs, or labels of shape {labels.shape} for logits of shape {logits.shape}")
+def classes_of(logits: Floats) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return each input's class, the first of equals, and its softmax.
+
+    The softmax is NaN where an infinite logit leaves it undefined.
+    """
+    if logits.ndim != 2 or logits.size == 0:
+        raise ValueError(f"no inputs in logits of shape {logits.shape}")
     if np.isnan(logits).any():
         raise ValueError("NaN among the logits")
-    return np.asarray(logits.argmax(axis=1) == labels)
+    wide = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        confidence = 1 / np.exp(wide - wide.max(axis=1, keepdims=True)).sum(axis=1)
+    return np.asarray(logits.argmax(axis=1)), np.asarray(confidence)
+
+
+def of_logits(labels: Integers, logits: Floats) -> tuple[Booleans, Floats]:
+    """Return which inputs are right, and the softmax of their class."""
+    prediction, confidence = classes_of(logits)
+    if labels.shape != prediction.shape:
+        raise ValueError(f"labels of shape {labels.shape} for logits of shape {logits.shape}")
+    return np.asarray(prediction == labels), confidence
 
 
 def accept_at_tpr95(certainty: Floats, correct: Booleans, rule: TprRule) -> Booleans | None:
@@ -158,22 +171,18 @@ def fpr95(certainty: Floats, correct: Booleans) -> float | None:
     return None if accepted is None or correct.all() else float(accepted[~correct].mean())
 
 
-def ece(labels: Integers, logits: Floats, bins: int = 15) -> float | None:
+def ece(correct: Booleans, confidence: Floats, bins: int = 15) -> float | None:
     """Return the expected calibration error of the largest softmax probability.
 
     It is the mean over inputs of their bin's gap between mean probability and accuracy; the bins have equal width
-    and include their upper edge. None where an infinite logit leaves a probability undefined.
+    and include their upper edge. None where a probability is undefined.
     """
-    bins_found = reliability(labels, logits, bins)
-    return None if bins_found is None else float(np.abs(bins_found.gap).sum() / labels.size)
+    bins_found = reliability(correct, confidence, bins)
+    return None if bins_found is None else float(np.abs(bins_found.gap).sum() / correct.size)
 
 
-def reliability(labels: Integers, logits: Floats, bins: int = 15) -> Reliability | None:
-    """Sort inputs into the bins of `ece`; None where an infinite logit leaves a probability undefined."""
-    correct = is_correct(labels, logits)
-    logits = logits.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+def reliability(correct: Booleans, confidence: Floats, bins: int = 15) -> Reliability | None:
+    """Sort inputs into the bins of `ece`; None where a probability is undefined."""
     if np.isnan(confidence).any():
         return None
     position = np.ceil(confidence * bins).astype(np.int64) - 1

@@ -197,6 +197,7 @@ class Runner(Supply):
                     with_features=needs_features or "features" in kept,
                     with_images=unit.is_member or "images" in kept,
                     kept=kept,
+                    is_shared=not cells[0].is_adaptive,
                 )
             for cell in cells:
                 with self._failing([cell], source, checkpoint.sha256):

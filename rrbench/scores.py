@@ -2,7 +2,8 @@
 
 data/<key>.npz      of the measured inputs: ids and labels
 clean/<key>.npz     of a victim, for all attacks on it: what the rejector says of clean inputs, which fixes thresholds
-attacks/<key>.npz   of an attack, for all rejectors that it serves: logits, head, distances, the first images
+attacks/<key>.npz   of an attack, for all rejectors that it serves: logits, head, distances, the first images;
+                    of one that serves a single rejector the classes and their softmax, logits of the first images only
 scores/<key>.npz    of the cell alone: certainties
 """
 
@@ -17,9 +18,11 @@ from rrbench.arrays import load_arrays
 from rrbench.deployment import Clean, fold_of
 from rrbench.errors import UseError
 from rrbench.files import is_plain_name
+from rrbench.metrics import classes_of
 
 DATA, CLEAN, ATTACKS, SCORES = "data", "clean", "attacks", "scores"
 FOLDERS = (DATA, CLEAN, ATTACKS, SCORES)
+OF_CLASS = ("prediction", "confidence")
 OF_CLEAN = ("clean_certainty", "clean_correct", "apart_certainty", "apart_correct", "own_threshold")
 
 
@@ -28,7 +31,9 @@ class Scores(NamedTuple):
 
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
-    logits: NDArray[np.float32]
+    prediction: NDArray[np.int64]
+    confidence: NDArray[np.float64]  # the softmax there; NaN where an infinite logit leaves it undefined
+    logits: NDArray[np.float32]  # of the first inputs at least, as is head; of all where other rejectors may want them
     head: NDArray[np.float32]
     distances: NDArray[np.float64]  # (N,) of minimal distortion, else (0,)
     reached: NDArray[np.bool_]  # likewise
@@ -39,11 +44,6 @@ class Scores(NamedTuple):
     apart_certainty: NDArray[np.float64]  # (M,) of other clean inputs, kept apart to fix the threshold; often none
     apart_correct: NDArray[np.bool_]
     own_threshold: NDArray[np.float64]  # (): NaN where it is not the rejector that brings it
-
-    @property
-    def prediction(self) -> NDArray[np.int64]:
-        """The class with the largest logit."""
-        return np.asarray(self.logits.argmax(1))
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -105,7 +105,7 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     try:
         scores = Scores(
             **{name: data[name] for name in ("ids", "labels")},
-            **{name: attack[name] for name in ("logits", "head")},
+            **_said(attack),
             distances=attack.get("distances", none),
             reached=attack.get("reached", none.astype(np.bool_)),
             **{name: own[name] for name in ("certainty", "boldest_certainty")},
@@ -119,14 +119,28 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     return scores
 
 
+def _said(attack: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return what the network said, the classes from the logits where they are not stored beside them."""
+    logits, head = attack["logits"], attack["head"]
+    if logits.dtype.kind != "f":
+        raise UseError(f"the files of a cell hold logits of type {logits.dtype}")
+    try:
+        said = dict(zip(OF_CLASS, classes_of(logits), strict=True))
+    except ValueError as error:
+        raise UseError(f"the files of a cell hold {error}") from None
+    return said | {name: attack[name] for name in OF_CLASS if name in attack} | {"logits": logits, "head": head}
+
+
 def _misshapen(scores: Scores) -> str:
     """Say what is wrong with arrays that anybody may have written: their kinds, shapes or values; else nothing."""
     count = len(scores.ids) if scores.ids.ndim else 0
     apart = scores.apart_certainty.size
     some = (count,) if scores.distances.size or scores.reached.size else (0,)
+    shown = len(scores.logits)
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
-        **dict.fromkeys(("ids", "labels"), ("i", (count,))),
-        **dict.fromkeys(("logits", "head"), ("f", (count, -1))),  # of any width
+        **dict.fromkeys(("ids", "labels", "prediction"), ("i", (count,))),
+        "confidence": ("f", (count,)),
+        **dict.fromkeys(("logits", "head"), ("f", (shown, -1))),  # of any width
         "distances": ("f", some),
         "reached": ("b", some),
         **dict.fromkeys(("certainty", "boldest_certainty", "clean_certainty"), ("f", (count,))),
@@ -143,6 +157,8 @@ def _misshapen(scores: Scores) -> str:
             return f"{name} of type {array.dtype} and shape {array.shape} for {count} inputs"
     if count == 0:
         return "no input"
+    if shown > count or not np.array_equal(scores.prediction[:shown], scores.logits.argmax(1)):
+        return "classes that are not those of its logits"
     if scores.labels.min() < 0 or scores.labels.max() >= scores.logits.shape[1]:
         return f"labels beyond the {scores.logits.shape[1]} classes"
     said = (scores.certainty, scores.clean_certainty, scores.apart_certainty)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from rrbench.arrays import save_arrays
-from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, Scores
+from rrbench.metrics import classes_of
+from rrbench.scores import ATTACKS, CLEAN, DATA, OF_CLASS, SCORES, Scores
 
 NOTHING = np.empty(0)
 
@@ -26,7 +27,9 @@ def scores_of(prediction: Any, labels: Any, certainty: Any, threshold: float, **
         "boldest_certainty": certainty,
     }
     fixed = {"labels": labels, "logits": logits, "certainty": certainty, "own_threshold": np.asarray(threshold)}
-    return Scores(**(given | fixed | more))
+    found = given | fixed | more
+    found |= zip(OF_CLASS, classes_of(found["logits"]), strict=True)
+    return Scores(**found)
 
 
 def save_scores(folder: Path, key: str, scores: Scores) -> dict[str, str]:

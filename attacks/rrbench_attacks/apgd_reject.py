@@ -10,23 +10,29 @@ from torch import Tensor
 from rrbench.ascent import Keep, Score, Select, Tracker, best_other
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
-from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
+from rrbench_attacks.adaptive import check_eta, log_rejector
 from rrbench_attacks.apgd import apgd_ascend, apgd_start
 from rrbench_attacks.climb import check_effort
+
+RIGHT = 1e4  # by which a right answer is worth less: APGD goes back to the best image, and that must be a wrong one
 
 
 @dataclass(frozen=True)
 class ApgdReject(Attack):
-    """Ascends log max_{k != y} p_k + eta * log R for each eta, R the certainty brought into [0, 1].
+    """Ascends log max_{k != y} p_k; once the answer is wrong, plus eta * log R, R the certainty brought into [0, 1].
+
+    Of a right answer R does not count: it would hold the climb on the border between two classes. With confidence,
+    log p_k + log R is highest where both classes have probability 1/2.
 
     With `targets=n` it aims at one class after another, the n likeliest wrong ones of the clean image, as the targeted
-    APGD of AutoAttack does: log p_k + eta * log R. The class that is nearest at first is often not the one that the
-    rejector lets pass. `keep=last` is APGD's own answer: the image with the highest objective.
+    APGD of AutoAttack does. The class that is nearest at first is often not the one that the rejector lets pass.
+    `keep=last` is APGD's own answer: the image with the highest objective.
     """
 
     is_adaptive = True
     paper = "Croce & Hein 2020, arXiv 2003.01690"
-    maximises = "log probability of the best other class, or of each target, plus eta times log certainty, by APGD"
+    revision = 2  # 1 added eta * log R to right answers too
+    maximises = "log probability of the best other class, or of each target; once wrong plus eta times log certainty"
     cost = "steps x restarts x etas x targets gradients an image"
 
     steps: int = 100
@@ -44,7 +50,7 @@ class ApgdReject(Attack):
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta towards every target from every start, and keep one answer per input over all of them."""
         tracker = Tracker(batch, victim.certainty, self.keep, self.select)
-        scores = [weighted(aim, eta, log_rejector(victim)) for aim in self.aims(victim, batch) for eta in self.eta]
+        scores = [gated(aim, eta, log_rejector(victim)) for aim in self.aims(victim, batch) for eta in self.eta]
         for restart in range(self.restarts):
             start = apgd_start(batch, budget.norm, budget.eps, draws, restart)
             for score in scores:
@@ -81,6 +87,17 @@ class ApgdReject(Attack):
     def gradients_per_image(self, classes: int) -> int:
         """Return steps x restarts x etas x targets."""
         return self.steps * self.restarts * len(self.eta) * (min(self.targets, classes - 1) or 1)
+
+
+def gated(aim: Score, eta: float, rejector: Score) -> Score:
+    """Return aim + eta * rejector of a wrong answer, and of a right one the aim, far below."""
+
+    def score(outputs: Outputs, labels: Tensor) -> Tensor:
+        wrong = outputs.logits.argmax(1) != labels
+        # In double precision: beside so large a number single precision would not tell two climbs apart.
+        return aim(outputs, labels).double() + torch.where(wrong, eta * rejector(outputs, labels).double(), -RIGHT)
+
+    return score
 
 
 def towards(target: Tensor) -> Score:

@@ -18,7 +18,7 @@ from rrbench.config import Config
 from rrbench.devices import Instrumented, Precision, describe, tf32
 from rrbench.draws import HashedDraws
 from rrbench.evaluation import certainties
-from rrbench.metrics import measure
+from rrbench.metrics import measure, of_logits
 from rrbench.modes import frozen
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 from rrbench.registry import build, choose
@@ -150,8 +150,7 @@ def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
         outputs = arena.subject.judge(run.images)
         certainty = certainties(arena.rejector, outputs, test.labels)
         metrics = measure(
-            to_numpy(test.labels),
-            to_numpy(outputs.logits),
+            *of_logits(to_numpy(test.labels), to_numpy(outputs.logits)),
             certainty,
             rule="quantile",
             clean=None,

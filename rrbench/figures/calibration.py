@@ -29,7 +29,7 @@ def figure8(request: PaperRequest) -> Figure:
 
 def draw_reliability(panel: Axes, cell: Scored) -> None:
     """Draw the accuracy of each bin, and what lies between it and the bin's mean confidence."""
-    bins = reliability(cell.scores.labels, cell.scores.logits)
+    bins = reliability(cell.scores.correct, cell.scores.confidence)
     if bins is None:
         raise UseError(f"an infinite logit leaves the calibration of {cell.row.trained_as} undefined")
     filled = np.flatnonzero(bins.inputs)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.deployment import accepted_by
@@ -41,8 +40,7 @@ class Answer(NamedTuple):
 def answers(cell: Scored) -> list[Answer]:
     """Return the images that a cell keeps, with what was said of them."""
     scores = cell.scores
-    images, logits = cell.images[: min(SHOWN, len(scores.ids))], scores.logits.astype(np.float64)
-    confidence = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+    images = cell.images[: min(SHOWN, len(scores.ids))]
     accepted = accepted_by(scores.clean, scores.certainty)
     return [
         Answer(
@@ -50,7 +48,7 @@ def answers(cell: Scored) -> list[Answer]:
             int(scores.ids[index]),
             int(scores.labels[index]),
             int(scores.prediction[index]),
-            float(confidence[index]),
+            float(scores.confidence[index]),
             float(scores.certainty[index]),
             None if accepted is None else bool(accepted[index]),
         )

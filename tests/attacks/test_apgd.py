@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -9,10 +10,11 @@ from pyautoattack.autopgd_base import APGDAttack
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.ascent import best_other
 from rrbench.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.apgd import apgd_ascend, apgd_start, checkpoints, must_halve
-from rrbench_attacks.apgd_reject import ApgdReject
+from rrbench_attacks.apgd_reject import RIGHT, ApgdReject, gated
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.rr import RR
 
@@ -194,13 +196,14 @@ def test_it_finds_the_wrong_answer_of_which_the_rejector_is_most_certain() -> No
 
 @NORMS
 @pytest.mark.parametrize("eta", [0.5, 2.0])
-def test_its_own_answer_has_the_highest_objective_in_the_ball(norm: Norm, eta: float) -> None:
+def test_its_own_answer_has_the_highest_objective_of_the_wrong_ones_in_the_ball(norm: Norm, eta: float) -> None:
     attack = ApgdReject(steps=40, eta=(eta,), keep="last", select="objective")
     moved = attack(Victim(apart, Head(), CALIBRATION), TWO, Budget(norm, Fraction(1, 10)), DRAWS).images
 
     def objective(first: Tensor, second: Tensor, label: int) -> Tensor:
         logit = (10 * first - 5) * (1 if label == 0 else -1)  # of the other class, that of the true one being 0
-        return F.logsigmoid(logit) + eta * F.logsigmoid((second - 0.5) / 0.1)
+        found = F.logsigmoid(logit) + eta * F.logsigmoid((second - 0.5) / 0.1)
+        return torch.where(logit > 0, found, -torch.inf)  # a right answer is none
 
     ways = torch.linspace(-0.1, 0.1, 401)
     first, second = torch.meshgrid(ways, ways, indexing="ij")
@@ -208,6 +211,17 @@ def test_its_own_answer_has_the_highest_objective_in_the_ball(norm: Norm, eta: f
     for label, (clean, answer) in enumerate(zip(TWO.images.flatten(1), moved.flatten(1), strict=True)):
         best = objective(clean[0] + first, clean[1] + second, label)[inside].max()
         assert objective(answer[0], answer[1], label) >= best - 1e-4
+
+
+def test_the_certainty_of_a_right_answer_does_not_count_and_a_wrong_one_is_always_worth_more() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    head = torch.tensor([[0.7], [0.7]], requires_grad=True)
+    score = gated(best_other, 3.0, lambda outputs, labels: outputs.head.squeeze(1).log())
+    right, wrong = score(Outputs(logits[:, :0], logits, head), torch.tensor([0, 0]))
+    assert right.item() == pytest.approx(-math.log1p(math.exp(2)) - RIGHT)
+    assert wrong.item() == pytest.approx(-math.log1p(math.exp(-2)) + 3 * math.log(0.7))
+    (slope,) = torch.autograd.grad(right + wrong, head)
+    assert slope.flatten().tolist() == pytest.approx([0, 3 / 0.7])
 
 
 def near_and_far(images: Tensor) -> Outputs:

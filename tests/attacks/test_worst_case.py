@@ -23,7 +23,7 @@ def to_images(rows: list[list[float]]) -> Tensor:
 
 CLEAN = to_images([[0.9, 0.1, 0.1], [0.9, 0.1, 0.1], [0.9, 0.1, 0.1]])
 BATCH = Batch(CLEAN, torch.tensor([0, 0, 0]), torch.tensor([7, 3, 5]))
-SURE_WRONG, UNSURE_WRONG = [0.1, 0.9, 0.1], [0.4, 0.5, 0.1]
+SURE_WRONG, SURER_WRONG, UNSURE_WRONG = [0.1, 0.9, 0.1], [0.1, 1.0, 0.1], [0.4, 0.5, 0.1]
 DOUBTFUL_RIGHT, SURE_RIGHT = [0.5, 0.4, 0.1], [1.0, 0.0, 0.0]
 VICTIM = Victim(pixels_as_logits, Confidence(), Calibration(threshold=0.9, median=0.9, scale=0.1))
 
@@ -47,17 +47,13 @@ def test_wrong_and_certain_comes_first_then_wrong_then_the_nearest_to_wrong() ->
     assert torch.equal(moved.images, to_images([SURE_WRONG, UNSURE_WRONG, DOUBTFUL_RIGHT]))
 
 
-def test_only_what_is_wrong_and_accepted_is_dropped() -> None:
+def test_what_is_wrong_and_accepted_already_is_still_made_more_certain() -> None:
     seen: list[list[int]] = []
     first = always([SURE_WRONG, UNSURE_WRONG, SURE_RIGHT], seen)
-    WorstCase().combine(VICTIM, BATCH, [first, first, first])
-    assert seen == [[7, 3, 5], [3, 5], [3, 5]]
-
-
-def test_when_all_is_broken_nobody_else_is_asked() -> None:
-    seen: list[list[int]] = []
-    WorstCase().combine(VICTIM, BATCH, [always([SURE_WRONG] * 3, seen), always([SURE_RIGHT] * 3, seen)])
-    assert seen == [[7, 3, 5]]
+    second = always([SURER_WRONG, SURE_RIGHT, SURE_RIGHT], seen)
+    moved = WorstCase().combine(VICTIM, BATCH, [first, second])
+    assert seen == [[7, 3, 5], [7, 3, 5]]
+    assert torch.equal(moved.images, to_images([SURER_WRONG, UNSURE_WRONG, CLEAN[2].flatten().tolist()]))
 
 
 def test_a_member_s_boldest_image_counts_too() -> None:

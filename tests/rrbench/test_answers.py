@@ -9,6 +9,7 @@ from rrbench.answers import kept_of, load_answers, save_answers, shrink
 from rrbench.evaluation import Attacked
 from rrbench.protocols import Outputs
 from rrbench.rows import ResultRow
+from rrbench.scores import Scores, read_scores
 from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 
 CPU = torch.device("cpu")
@@ -139,3 +140,40 @@ def test_what_was_published_without_its_costs_serves_its_own_cells_alone(store: 
     arrays = load_arrays(store.attack_path("key"))
     save_arrays(store.attack_path("key"), {name: part for name, part in arrays.items() if name != "vanished"})
     assert load_answers(store, "key", CPU, with_features=False, with_images=False) is None
+
+
+def test_what_serves_one_rejector_keeps_classes_and_the_first_logits_once_that_has_its_row(
+    store: Store, attacked: Attacked
+) -> None:
+    save_answers(store, "key", attacked, with_features=False, with_images=False, is_shared=False)
+    found = load_answers(store, "key", CPU, with_features=False, with_images=False)
+    assert found is not None, "a run that is killed before the row goes on from here"
+    assert torch.equal(found.attacked.boldest.logits, attacked.boldest.logits)
+    shrink(store, "key", ())
+    assert load_answers(store, "key", CPU, with_features=False, with_images=False) is None
+    stays = load_arrays(store.attack_path("key"))
+    logits = attacked.outputs.logits
+    assert stays["prediction"].tolist() == logits.argmax(1).tolist()
+    assert stays["confidence"] == pytest.approx(logits.double().softmax(1).amax(1).numpy(), rel=1e-12)
+    assert torch.equal(torch.from_numpy(stays["logits"]), logits[:16])
+    assert not store.whole_path("key").exists()
+    assert not [name for name in stays if name.startswith("boldest")]
+
+
+def test_a_run_stores_an_adaptive_attack_so_and_a_blind_one_with_all_its_logits(folder: Path) -> None:
+    for record, _ in Store(folder).cells():
+        scores = read_scores(folder, record.files)
+        is_adaptive = record.row.attack.startswith("adaptive")
+        assert len(scores.logits) == (16 if is_adaptive else 60)
+        assert len(scores.prediction) == len(scores.confidence) == 60
+        assert record.row.acc_all == 100 * float((scores.prediction == scores.labels).mean())
+        assert record.row.ece == pytest.approx(_ece(scores), abs=1e-12)
+
+
+def _ece(scores: Scores) -> float:
+    """Compute the calibration error bin by bin, as its definition says."""
+    total = 0.0
+    for low in range(15):
+        inside = (scores.confidence > low / 15) & (scores.confidence <= (low + 1) / 15)
+        total += abs(float(scores.confidence[inside].sum() - scores.correct[inside].sum()))
+    return total / len(scores.labels)

@@ -67,7 +67,7 @@ def test_the_bins_agree_with_scikit_learn_and_their_gaps_with_the_calibration_er
     rng = np.random.default_rng(3)
     logits, labels = 2 * rng.normal(size=(800, 5)), rng.integers(5, size=800)
     labels = np.where(rng.random(800) < 0.5, logits.argmax(axis=1), labels)
-    bins = metrics.reliability(labels, logits)
+    bins = metrics.reliability(*metrics.of_logits(labels, logits))
     assert bins is not None
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     confidence, correct = probabilities.max(axis=1), logits.argmax(axis=1) == labels
@@ -76,8 +76,8 @@ def test_the_bins_agree_with_scikit_learn_and_their_gaps_with_the_calibration_er
     assert bins.right[filled] / bins.inputs[filled] == pytest.approx(accuracy)
     assert (bins.gap + bins.right)[filled] / bins.inputs[filled] == pytest.approx(mean)
     assert bins.inputs.sum() == 800
-    assert np.abs(bins.gap).sum() / 800 == metrics.ece(labels, logits)
+    assert np.abs(bins.gap).sum() / 800 == metrics.ece(*metrics.of_logits(labels, logits))
 
 
 def test_an_infinite_logit_leaves_no_bins() -> None:
-    assert metrics.reliability(np.array([0]), np.array([[np.inf, np.inf]])) is None
+    assert metrics.reliability(*metrics.of_logits(np.array([0]), np.array([[np.inf, np.inf]]))) is None

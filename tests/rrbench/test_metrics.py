@@ -81,17 +81,17 @@ def test_the_official_rule_looks_only_at_the_corners_of_the_curve() -> None:
 def test_calibration_error_matches_hand_computed_values() -> None:
     labels = np.array([0, 1, 0])
     logits = np.log([[0.8, 0.2], [0.8, 0.2], [0.6, 0.4]])
-    assert metrics.ece(labels, logits) == pytest.approx((2 * abs(0.8 - 0.5) + abs(0.6 - 1)) / 3)
-    assert metrics.ece(labels, logits, bins=1) == pytest.approx(2.2 / 3 - 2 / 3)
+    assert metrics.ece(*metrics.of_logits(labels, logits)) == pytest.approx((2 * abs(0.8 - 0.5) + abs(0.6 - 1)) / 3)
+    assert metrics.ece(*metrics.of_logits(labels, logits), bins=1) == pytest.approx(2.2 / 3 - 2 / 3)
 
 
 def test_a_calibration_bin_includes_its_upper_edge() -> None:
     logits = np.log([[0.5, 0.5], [0.75, 0.25]])
-    assert metrics.ece(np.array([1, 0]), logits, bins=2) == pytest.approx((0.5 + 0.25) / 2)
+    assert metrics.ece(*metrics.of_logits(np.array([1, 0]), logits), bins=2) == pytest.approx((0.5 + 0.25) / 2)
 
 
 def test_a_tie_between_logits_goes_to_the_first_class() -> None:
-    assert metrics.is_correct(np.array([0, 1]), np.zeros((2, 3))).tolist() == [True, False]
+    assert metrics.of_logits(np.array([0, 1]), np.zeros((2, 3)))[0].tolist() == [True, False]
 
 
 # Against scikit-learn and slow definitions.
@@ -183,7 +183,7 @@ def test_calibration_error_agrees_with_a_loop_over_bins() -> None:
         inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
         if inside.any():
             expected += inside.mean() * abs(confidence[inside].mean() - correct[inside].mean())
-    assert metrics.ece(labels, logits) == pytest.approx(expected)
+    assert metrics.ece(*metrics.of_logits(labels, logits)) == pytest.approx(expected)
 
 
 def test_the_two_rules_nearly_agree_on_many_continuous_scores() -> None:
@@ -226,7 +226,9 @@ def test_every_metric_keeps_to_its_range(inputs: Scored, threshold: float) -> No
     certainty, correct = inputs
     labels, logits = logits_for(correct)
     clean = at_threshold(certainty, correct, threshold)
-    measured = metrics.measure(labels, logits, certainty, rule="quantile", clean=clean, resamples=20, seed=0)
+    measured = metrics.measure(
+        *metrics.of_logits(labels, logits), certainty, rule="quantile", clean=clean, resamples=20, seed=0
+    )
     percentages = {name for name in measured._fields if name.startswith(("acc_", "coverage_", "deploy_"))}
     for name, value in measured._asdict().items():
         if value is not None and name not in {"deploy_threshold", "deploy_n"}:
@@ -261,7 +263,9 @@ def test_measure_fills_every_field() -> None:
     certainty, correct = PLAIN
     labels, logits = logits_for(correct)
     clean = at_threshold(np.array([5.0, 5.0, 5.0, 2.0, 5.0]), np.array([True, True, True, True, False]), 3.0)
-    measured = metrics.measure(labels, logits, certainty, rule="quantile", clean=clean, resamples=200, seed=1)
+    measured = metrics.measure(
+        *metrics.of_logits(labels, logits), certainty, rule="quantile", clean=clean, resamples=200, seed=1
+    )
     draws = deployed_draws(clean, certainty, correct, resamples=200, seed=1)
     intervals = resampling.bootstrap(certainty, correct, "quantile", resamples=200, seed=1)
     assert intervals.acc_tpr95 is not None
@@ -295,7 +299,9 @@ def test_measure_fills_every_field() -> None:
 def test_measure_uses_the_official_rule_when_asked() -> None:
     certainty, correct = PLAIN
     labels, logits = logits_for(correct)
-    measured = metrics.measure(labels, logits, certainty, rule="official", clean=None, resamples=0, seed=0)
+    measured = metrics.measure(
+        *metrics.of_logits(labels, logits), certainty, rule="official", clean=None, resamples=0, seed=0
+    )
     assert measured.acc_tpr95 == pytest.approx(200 / 3)
     assert measured.coverage_tpr95 == 60.0
 
@@ -304,8 +310,7 @@ def test_measured_numbers_are_plain_python_numbers() -> None:
     certainty, correct = overlapping(50, seed=10)
     labels, logits = logits_for(correct)
     measured = metrics.measure(
-        labels,
-        logits.astype(np.float32),
+        *metrics.of_logits(labels, logits.astype(np.float32)),
         certainty.astype(np.float32),
         rule="official",
         clean=at_threshold(certainty, correct, None),

@@ -18,7 +18,9 @@ def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
     wrong = np.zeros(4, dtype=bool)
     labels, logits = logits_for(wrong)
     clean = at_threshold(np.arange(4.0), wrong, 2.0)
-    measured = metrics.measure(labels, logits, np.arange(4.0), rule=rule, clean=clean, resamples=0, seed=0)
+    measured = metrics.measure(
+        *metrics.of_logits(labels, logits), np.arange(4.0), rule=rule, clean=clean, resamples=0, seed=0
+    )
     confidence = 1 / (1 + np.exp(-2))
     defined = {name: value for name, value in measured._asdict().items() if value is not None}
     assert defined == {
@@ -40,7 +42,9 @@ def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
 def test_all_inputs_right_leaves_only_what_is_defined(rule: TprRule, coverage: float) -> None:
     right = np.ones(4, dtype=bool)
     labels, logits = logits_for(right)
-    measured = metrics.measure(labels, logits, np.arange(4.0), rule=rule, clean=None, resamples=50, seed=0)
+    measured = metrics.measure(
+        *metrics.of_logits(labels, logits), np.arange(4.0), rule=rule, clean=None, resamples=50, seed=0
+    )
     defined = {name: value for name, value in measured._asdict().items() if value is not None}
     assert defined == {
         "acc_all": 100.0,
@@ -73,7 +77,9 @@ def test_a_single_input_can_be_measured(rule: TprRule, is_right: bool) -> None:
     correct = np.array([is_right])
     labels, logits = logits_for(correct)
     clean = at_threshold(np.array([0.3]), correct, None)
-    measured = metrics.measure(labels, logits, np.array([0.3]), rule=rule, clean=clean, resamples=5, seed=0)
+    measured = metrics.measure(
+        *metrics.of_logits(labels, logits), np.array([0.3]), rule=rule, clean=clean, resamples=5, seed=0
+    )
     assert measured.acc_tpr95 == (100.0 if is_right and rule == "quantile" else None)
     assert measured.deploy_n is measured.deploy_robust is None, "nobody is there to fix its threshold"
 
@@ -89,9 +95,10 @@ def test_infinite_certainties_are_ordered_like_any_others() -> None:
 @pytest.mark.filterwarnings("error")
 def test_infinite_logits_leave_only_the_calibration_error_undefined() -> None:
     labels = np.array([0, 1])
-    assert metrics.ece(labels, np.array([[np.inf, 0.0], [0.0, 1.0]])) is None
-    assert metrics.is_correct(labels, np.array([[np.inf, 0.0], [0.0, 1.0]])).all()
-    assert metrics.ece(labels, np.array([[0.0, -np.inf], [-np.inf, 0.0]])) == 0.0
+    correct, confidence = metrics.of_logits(labels, np.array([[np.inf, 0.0], [0.0, 1.0]]))
+    assert correct.all()
+    assert metrics.ece(correct, confidence) is None
+    assert metrics.ece(*metrics.of_logits(labels, np.array([[0.0, -np.inf], [-np.inf, 0.0]]))) == 0.0
 
 
 @pytest.mark.parametrize(("place", "name"), [("certainty", "certainties"), ("logits", "logits")])
@@ -101,7 +108,7 @@ def test_a_nan_is_an_error_that_names_its_place(place: str, name: str) -> None:
     inputs: dict[str, Any] = {"certainty": np.arange(3.0), "logits": logits}
     inputs[place][1] = np.nan
     with pytest.raises(ValueError, match="NaN among the " + name):
-        metrics.measure(labels, **inputs, **NOTHING_DEPLOYED)
+        metrics.measure(*metrics.of_logits(labels, inputs["logits"]), inputs["certainty"], **NOTHING_DEPLOYED)
 
 
 def test_no_inputs_or_inputs_that_do_not_fit_together_are_errors() -> None:
@@ -114,6 +121,6 @@ def test_no_inputs_or_inputs_that_do_not_fit_together_are_errors() -> None:
         with pytest.raises(ValueError, match="bool"):
             metric(np.ones(3), np.ones(3, dtype=np.int64))
     with pytest.raises(ValueError, match="no inputs"):
-        metrics.ece(np.empty(0, dtype=np.int64), np.empty((0, 3)))
+        metrics.of_logits(np.empty(0, dtype=np.int64), np.empty((0, 3)))
     with pytest.raises(ValueError, match="shape"):
-        metrics.ece(np.zeros(2, dtype=np.int64), np.zeros((3, 3)))
+        metrics.of_logits(np.zeros(2, dtype=np.int64), np.zeros((3, 3)))
