@@ -10,9 +10,10 @@ from torch import Tensor
 from rrbench.ascent import Keep, Score, Select, Tracker, best_other
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
-from rrbench_attacks.adaptive import check_eta, log_rejector
+from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
 from rrbench_attacks.apgd import apgd_ascend, apgd_start
 from rrbench_attacks.climb import check_effort
+from rrbench_attacks.rejection_loss import where_wrong
 
 RIGHT = 1e4  # by which a right answer is worth less: APGD goes back to the best image, and that must be a wrong one
 
@@ -91,11 +92,11 @@ class ApgdReject(Attack):
 
 def gated(aim: Score, eta: float, rejector: Score) -> Score:
     """Return aim + eta * rejector of a wrong answer, and of a right one the aim, far below."""
+    both = weighted(aim, eta, where_wrong(rejector))
 
     def score(outputs: Outputs, labels: Tensor) -> Tensor:
-        wrong = outputs.logits.argmax(1) != labels
-        # In double precision: beside so large a number single precision would not tell two climbs apart.
-        return aim(outputs, labels).double() + torch.where(wrong, eta * rejector(outputs, labels).double(), -RIGHT)
+        # In double precision: beside so large a number single precision would not tell two images apart.
+        return both(outputs, labels).double() - RIGHT * (outputs.logits.argmax(1) == labels)
 
     return score
 

@@ -20,7 +20,7 @@ Rejectors = Annotated[str | None, typer.Option(help="Rejectors, such as rr,ebd o
 Attacks = Annotated[str | None, typer.Option(help="Attacks, such as pgd100,adaptive; or all. Clean is always run.")]
 Dataset = Annotated[str | None, typer.Option(help="Data set, such as digits or cifar10.")]
 Network = Annotated[str | None, typer.Option(help="Network, such as small-cnn or resnet18.")]
-Preset = Annotated[str, typer.Option(help="Settings: quick, paper or official.")]
+Preset = Annotated[str, typer.Option(help="Settings: quick, paper, official or strong.")]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings on top of the preset.")]
 Out = Annotated[
     Path, typer.Option(parser=_folder, metavar="<path>", help="Work folder; finished work in it is used again.")

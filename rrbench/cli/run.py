@@ -22,7 +22,7 @@ def run(
         str | None,
         typer.Option(help="Fill a table of the paper: exactly its missing cells, by default of preset paper."),
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings: quick (the default), paper or official.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings: quick (default), paper, official or strong.")] = None,
     config: options.Config = None,
     out: options.Out = Path("runs"),
     data_dir: options.DataDir = None,

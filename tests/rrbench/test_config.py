@@ -6,7 +6,7 @@ import pytest
 from rrbench.config import Config, load_file, load_preset, preset_names
 from rrbench.errors import UseError
 
-every_preset = pytest.mark.parametrize("name", ["quick", "paper", "official"])
+every_preset = pytest.mark.parametrize("name", ["quick", "paper", "official", "strong"])
 
 
 def write(tmp_path: Path, text: str, preset: str = "quick") -> Config:
@@ -22,8 +22,8 @@ def refusal(tmp_path: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_there_are_three_presets() -> None:
-    assert preset_names() == ["official", "paper", "quick"]
+def test_there_are_four_presets() -> None:
+    assert preset_names() == ["official", "paper", "quick", "strong"]
 
 
 @every_preset
@@ -73,7 +73,7 @@ def test_the_schedule_keeps_its_shape_when_it_is_shortened() -> None:
 
 def test_only_the_paper_s_presets_choose_the_epoch_on_the_test_set() -> None:
     chosen = {name: load_preset(name).recipe("digits").choose_on for name in preset_names()}
-    assert chosen == {"official": "test", "paper": "test", "quick": "calibration"}
+    assert chosen == {"official": "test", "paper": "test", "quick": "calibration", "strong": "test"}
 
 
 def test_the_presets_differ_where_the_text_and_the_code_of_the_paper_do() -> None:
@@ -81,15 +81,25 @@ def test_the_presets_differ_where_the_text_and_the_code_of_the_paper_do() -> Non
         "official": "official",
         "paper": "quantile",
         "quick": "quantile",
+        "strong": "quantile",
     }
     for name, expected in (
         ("official", {"keep": "last", "select": "ce"}),
         ("quick", {"keep": "best", "select": "evade"}),
+        ("strong", {"keep": "best", "select": "evade"}),
     ):
         assert load_preset(name).settings("attack", "pgd", "cifar10") == expected
     assert load_preset("paper").settings("attack", "pgd", "cifar10") == {"keep": "last", "select": "ce"}
     assert load_preset("quick").settings("attack", "adaptive", "digits")["eta"] == [0.1, 1]
     assert len(list(load_preset("paper").settings("attack", "adaptive", "digits")["eta"])) == 11  # type: ignore[call-overload]
+
+
+def test_the_strong_preset_takes_the_paper_s_networks() -> None:
+    strong, paper = load_preset("strong"), load_preset("paper")
+    for dataset in ("digits", "cifar10", "cifar100"):
+        assert strong.recipe(dataset) == paper.recipe(dataset)
+        for framework in ("pgd-at", "trades", "ccat", "carl", "atro"):
+            assert strong.settings("framework", framework, dataset) == paper.settings("framework", framework, dataset)
 
 
 def test_settings_for_one_data_set_come_last() -> None:

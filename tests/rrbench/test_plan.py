@@ -169,6 +169,16 @@ def test_all_attacks_are_the_preset_s_list_with_the_worst_case_over_them_last(pr
     assert [str(member) for member in worst.members] == budgeted[1:]
 
 
+def test_the_strong_worst_case_has_an_attack_on_every_target_with_its_rejector_and_one_without() -> None:
+    worst = plan(attacks=["worst-case"], config=load_preset("strong")).cells[-1]
+    assert str(worst.attack) == "worst-case"
+    members = {member.name: dict(member.settings) for member in worst.members}
+    assert list(members) == ["autoattack", "pgd", "selective-pgd", "rejection-loss", "apgd-reject"]
+    assert members["autoattack"]["version"] == "standard"
+    assert members["apgd-reject"]["targets"] == 9
+    assert all(found.get("keep", "best") == "best" for found in members.values())
+
+
 def test_the_worst_case_is_over_the_preset_s_list_whatever_else_is_asked_for() -> None:
     alone, beside = plan(attacks=["worst-case"]).cells[-1], plan(attacks=["worst-case", "pgd7"]).cells[-1]
     assert alone == beside
@@ -184,7 +194,7 @@ def test_a_request_for_nothing_in_particular_is_the_preset_s_benchmark() -> None
     assert {str(cell.training.network) for cell in planned.cells} == {"small-cnn"}
 
 
-@pytest.mark.parametrize("preset", ["quick", "paper", "official"])
+@pytest.mark.parametrize("preset", ["quick", "paper", "official", "strong"])
 @pytest.mark.parametrize(
     ("dataset", "budget", "step"),
     [

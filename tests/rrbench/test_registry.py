@@ -178,7 +178,7 @@ def test_an_unknown_name_answers_with_near_ones(kind: str, text: str, near: str)
         find(kind, text)
 
 
-@pytest.mark.parametrize("preset", ["quick", "paper", "official"])
+@pytest.mark.parametrize("preset", ["quick", "paper", "official", "strong"])
 @pytest.mark.parametrize("dataset", ["digits", "cifar10", "cifar100"])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_pgd100_is_100_steps_from_1_start_in_every_preset(preset: str, dataset: str, norm: str) -> None:
@@ -245,7 +245,7 @@ def test_settings_of_another_version_are_not_guessed() -> None:
         restore("rejector", ["gone", {}])
 
 
-@pytest.mark.parametrize("name", ["quick", "paper", "official"])
+@pytest.mark.parametrize("name", ["quick", "paper", "official", "strong"])
 def test_the_presets_name_installed_plugins_and_their_settings_only(name: str) -> None:
     check_names(load_preset(name))
 
