@@ -42,14 +42,14 @@ class Call:
     keywords: tuple[tuple[str, str], ...]
 
 
-def split_list(text: str) -> list[str]:
-    """Split at commas outside brackets; empty parts are dropped."""
+def split_list(text: str, at: str = ",") -> list[str]:
+    """Split at commas, or at another character, outside brackets; empty parts are dropped."""
     parts, depth, part = [], 0, ""
     for character in text:
         depth += (character == "(") - (character == ")")
         if depth < 0:
             raise UseError(f"unbalanced bracket in {text!r}")
-        if character == "," and depth == 0:
+        if character == at and depth == 0:
             parts.append(part)
             part = ""
         else:
@@ -68,9 +68,10 @@ def parse(text: str) -> Call:
     positional, keywords = None, {}
     for index, argument in enumerate(split_list(rest[:-1]) if bracket else []):
         key, equals, value = argument.partition("=")
-        if not equals and index == 0:
+        is_named = equals and "(" not in key  # in transfer(pgd-at+rr(form=head)) the name is of an inner setting
+        if not is_named and index == 0:
             positional = argument
-        elif not equals:
+        elif not is_named:
             raise UseError(f"cannot read {text!r}: {argument!r} needs a name, as in key=value")
         elif (key := key.strip()) in keywords:
             raise UseError(f"{text!r} gives {key!r} twice")
