@@ -128,9 +128,9 @@ def load_answers(
     return None
 
 
-def has_answers(store: Store, key: str) -> bool:
-    """Tell whether an attack need not be run again for a rejector that looks at logits and head alone."""
-    return any(_stored(store, key, frozenset()))
+def has_answers(store: Store, key: str, *, with_images: bool = False) -> bool:
+    """Tell whether an attack need not be run again, for a rejector that looks at logits and head or for its images."""
+    return any(_stored(store, key, {"images"} if with_images else frozenset()))
 
 
 def _stored(store: Store, key: str, wanted: Collection[str]) -> Iterator[tuple[str, str, Arrays, Arrays]]:

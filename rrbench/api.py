@@ -162,7 +162,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
 
 def tell_kept(runner: Runner, plan: Plan, finished: str) -> None:
     """Say what an interrupted command leaves in the work folder."""
-    begun = [text for training in plan.checkpoints() if (text := runner.begun(training))]
+    begun = [text for training in plan.trainings() if (text := runner.begun(training))]
     runner.report.line(f"kept in {runner.store.root}: {', '.join([finished, *begun])}")
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cache
@@ -86,7 +86,13 @@ class Cell:
     preset: str
     metrics: MetricSettings
     is_adaptive: bool  # what is stored of the attack depends on the rejector: it looks at it, or that looks again
-    members: tuple[Choice, ...] = ()  # of an ensemble: the attacks it is the worst of
+    members: tuple[Choice, ...] = ()  # of an ensemble: the attacks it is the worst of; of a transfer: the one behind it
+    moved_on: Training | None = None  # of a transfer: the other network, on which the images are moved
+
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """The networks that must be there."""
+        return (self.training,) if self.moved_on is None else (self.training, self.moved_on)
 
     @property
     def label(self) -> str:
@@ -118,8 +124,12 @@ class Cell:
         packages = dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack))
         return found | ({"packages": versions(packages)} if packages else {})
 
-    def describe(self, checkpoint: str, precision: str) -> dict[str, Any]:
-        """Return all that decides the row, as plain values; the cell's keys are hashes of this alone."""
+    def describe(self, checkpoint: str, precision: str, moved_on: str = "") -> dict[str, Any]:
+        """Return all that decides the row, as plain values; the cell's keys are hashes of this alone.
+
+        `moved_on` is the other checkpoint of a transfer. Other cells say nothing of it: their keys are as they were.
+        """
+        elsewhere = {} if self.moved_on is None else {"moved_on": moved_on}
         return {
             "checkpoint": checkpoint,
             "dataset": identity(self.dataset),
@@ -137,6 +147,7 @@ class Cell:
             "preset": self.preset,
             **asdict(self.metrics),
             "revisions": self.revisions(),
+            **elsewhere,
         }
 
     def attack_key(self, checkpoint: str, precision: str) -> str:
@@ -144,8 +155,19 @@ class Cell:
         return attack_key(self.describe(checkpoint, precision))
 
     def member(self, attack: Choice) -> "Cell":
-        """Return the cell of one attack of an ensemble."""
-        return replace(self, attack=attack, members=(), is_adaptive=depends(attack, self.rejector))
+        """Return the cell of one attack of an ensemble, or of the attack behind a transfer, on the other network."""
+        network, rejector = self.training, self.rejector
+        if self.moved_on is not None:
+            network, rejector = self.moved_on, self.moved_on.rejector
+        return replace(
+            self,
+            training=network,
+            rejector=rejector,
+            attack=attack,
+            members=(),
+            moved_on=None,
+            is_adaptive=depends(attack, rejector),
+        )
 
     def victim_key(self, checkpoint: str) -> str:
         """Hash everything that decides the fitted, calibrated rejector."""
@@ -170,6 +192,15 @@ class Plan:
             groups.setdefault(cell.training, []).append(cell)
         return groups
 
+    def trainings(self) -> list[Training]:
+        """Return every network that is needed: those that are measured, then those that images are only moved on."""
+        return list(dict.fromkeys([*self.checkpoints(), *all_trainings(self.cells)]))
+
+
+def all_trainings(cells: Iterable[Cell]) -> Iterator[Training]:
+    """Return the networks that cells need, one as often as it is needed."""
+    return (training for cell in cells for training in cell.trainings)
+
 
 def depends(attack: Choice, rejector: Choice) -> bool:
     """Tell whether what is stored of an attack depends on the rejector."""
@@ -188,8 +219,9 @@ _MOVING = ("checkpoint", "dataset", "attack", "members", "budget", "seed", "limi
 def attack_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the attack of a cell that `Cell.describe` describes."""
     is_adaptive, revisions = cell["is_adaptive"], cell["revisions"]
+    moving = (*_MOVING, "moved_on") if "moved_on" in cell else _MOVING  # the last of a transfer alone
     return digest(
-        **{name: cell[name] for name in _MOVING},
+        **{name: cell[name] for name in moving},
         rejector=cell["rejector"] if is_adaptive else None,
         revisions={
             kind: found for kind, found in revisions.items() if is_adaptive or kind not in ("rejector", "deployment")

@@ -6,7 +6,7 @@ Each function yields one line for each contradiction.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rrbench.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
+from rrbench.checkpoints import Checkpoint
 from rrbench.config import Config, load_preset, preset_names
 from rrbench.names import long_form, parse, resolve, settings_of
-from rrbench.registry import choose, expand, table
+from rrbench.registry import choose, expand, plain_rejector, table
 from rrbench.revisions import installed, write
 from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.store import CellRecord
@@ -63,6 +64,10 @@ def misnamed(record: CellRecord) -> Iterator[str]:
     if len(named) != len(members) or not all(map(_is_attack, named, members)):
         names = ", ".join(member[0] for member in members) or "none"
         yield f"its row names the members {', '.join(map(str, named)) or 'none'}, and {names} were measured"
+    if ("moved_on" in stated) != ("moved_on" in cell):
+        yield "its row and its cell do not agree on whether images were moved on another network"
+    elif "moved_on" in cell and not (len(members) == 1 and _is_attack(cell["attack"][1]["by"], members[0])):
+        yield f"its images were moved by another attack than it names, {cell['attack'][1]['by']}"
     budget = read_budget(cell["budget"])
     radius = None if budget is None else budget.radius
     if row.norm != (budget.norm if budget else "") or (Fraction(row.eps) if row.eps else None) != radius:
@@ -122,6 +127,38 @@ def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
         yield _contradiction("framework", cell["framework"][0], header["framework"][0])
     if json.loads(row.settings).get("recipe") != header.get("recipe"):
         yield "its row states another recipe than its network was trained by"
+
+
+def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:
+    """Return the record that a transfer's attack would have on the other network, whose header is this one."""
+    cell = {name: part for name, part in record.cell.items() if name != "moved_on"}
+    rejector = resolve("rejector", parse(header["training_key"] or plain_rejector()), table("rejector").classes, {})
+    cell |= {
+        "checkpoint": record.cell["moved_on"],
+        "framework": header["framework"],
+        "rejector": identity(rejector),
+        "is_adaptive": False,
+        "attack": cell["members"][0],
+        "members": [],
+    }
+    # What a row says of the network that it measures is said of the other one by the attack's settings, if at all.
+    row = replace(
+        record.row,
+        trained_as=record.cell["attack"][1]["source"],
+        settings=json.dumps({"recipe": header.get("recipe")}),
+    )
+    return replace(record, cell=cell, row=row, attack=attack_key(cell))
+
+
+def mistaken_source(record: CellRecord, checkpoint: Checkpoint, *, is_own: bool) -> Iterator[str]:
+    """Say where a row tells something else of the network that its images were moved on than this checkpoint."""
+    other, header = elsewhere(record, checkpoint.facts), checkpoint.facts
+    if checkpoint.sha256 != json.loads(record.row.settings)["moved_on"]:
+        yield f"checkpoint {checkpoint.path.name} does not have the row's SHA-256"
+    if not is_own and not checkpoint.sha256.startswith(other.checkpoint):
+        yield f"checkpoint {checkpoint.path.name} is not {other.checkpoint}"
+    yield from mistrained(other, header)
+    yield from misheaded(other, header, is_own=is_own)
 
 
 def _contradiction(name: str, here: object, there: object) -> str:

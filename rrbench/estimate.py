@@ -1,10 +1,10 @@
 """What a plan will cost, before it runs: gradient evaluations and time on this device."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rrbench.answers import has_answers
-from rrbench.cells import Cell, Plan, Training
+from rrbench.cells import Cell, Plan, Training, attack_key, cell_key
 from rrbench.devices import describe
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.names import Choice
@@ -42,7 +42,7 @@ RATES = {
 
 def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> str:
     """Print cells, what is shared, what is done already, gradients and time, also with so many workers."""
-    sources = {training: runner.source(training) for training in plan.checkpoints()}
+    sources = {training: runner.source(training) for training in plan.trainings()}
     rates = _rates((training.network.name for training in sources), runner)
     lines, seen, seconds, total = [], set(), 0.0, 0
     for training, source in sources.items():
@@ -51,17 +51,18 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         seconds += gradients / rates[training.network.name].training
         state = "there" if source.path.is_file() else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
-    for cell in plan.cells:
-        source = sources[cell.training]
-        key = cell.attack_key(source.key, runner.precision)
-        is_done = runner.store.measured(cell.key(source.key, runner.precision)) is not None
-        state = "done" if is_done else "shared" if key in seen else "to be run"
+    described = dict(zip(plan.cells, runner.described(plan.cells), strict=True))
+    left = {cell: None for cell, told in described.items() if runner.store.measured(cell_key(told)) is None}
+    costly = costly_cells(list(left), runner)
+    for cell, told in described.items():
+        key = attack_key(told)
+        state = "done" if cell not in left else "shared" if key in seen else "to be run"
         is_stored = has_answers(runner.store, key)
-        is_needed = state == "to be run" and not is_stored
-        gradients = attack_gradients(cell) if is_needed else 0
+        moving = costly.get(cell) if state == "to be run" else None
+        gradients = attack_gradients(moving) if moving else 0
         seen.add(key)
         total += gradients
-        seconds += rates[cell.training.network.name].seconds(cell) if is_needed else 0.0
+        seconds += rates[cell.training.network.name].seconds(moving) if moving else 0.0
         lines.append(
             [
                 f"{cell.training.trained_as} {cell.rejector}",
@@ -82,6 +83,26 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     )
 
 
+def costly_cells(cells: Sequence[Cell], runner: Runner) -> dict[Cell, Cell]:
+    """Return whose gradients a cell must wait for, in the order of work: its own, or the other network's of a transfer.
+
+    Left out is what is stored, or asked for by an earlier cell.
+    """
+    found, begun = dict[Cell, Cell](), set[str]()
+    for cell, told in zip(cells, runner.described(cells), strict=True):
+        key, moving = attack_key(told), cell
+        is_there = key in begun or has_answers(runner.store, key)
+        if cell.moved_on is not None and not is_there:
+            begun.add(key)
+            moving = cell.member(*cell.members)
+            key = runner.attack_key(moving)
+            is_there = key in begun or has_answers(runner.store, key, with_images=True)
+        if not is_there:
+            begun.add(key)
+            found[cell] = moving
+    return found
+
+
 def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[str]:
     units = runner.units(plan) if workers else []
     seconds = seconds_of(units, runner)
@@ -92,14 +113,15 @@ def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[st
 def seconds_of(units: Sequence[Unit], runner: Runner) -> list[float]:
     """Estimate how long each unit takes one worker: its gradients, and nothing beside them."""
     rates = _rates((unit.training.network.name for unit in units), runner)
-    return [_seconds(unit, rates[unit.training.network.name], runner) for unit in units]
+    costly = costly_cells([unit.cells[0] for unit in units if not unit.is_training], runner)
+    return [_seconds(unit, rates[unit.training.network.name], costly) for unit in units]
 
 
-def _seconds(unit: Unit, rates: Rates, runner: Runner) -> float:
+def _seconds(unit: Unit, rates: Rates, costly: Mapping[Cell, Cell]) -> float:
     if unit.is_training:
         return training_gradients(unit.training) / rates.training
-    key = unit.cells[0].attack_key(runner.source(unit.training).key, runner.precision)
-    return 0.0 if has_answers(runner.store, key) else rates.seconds(unit.cells[0])
+    moving = costly.get(unit.cells[0])
+    return rates.seconds(moving) if moving else 0.0
 
 
 def training_gradients(training: Training) -> int:

@@ -32,6 +32,7 @@ from rrbench.protocols import (
     Ensemble,
     Member,
     Moved,
+    MovedElsewhere,
     Norm,
     Outputs,
     Rejector,
@@ -52,8 +53,9 @@ def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, 
     """Say what a reader of the row must know, and what makes the attack look broken."""
     found = ["oracle: knows the labels"] if rejector.is_oracle else []
     concerned = {"all"} | ({"certainty", "head", *rejector.needs} if attack.is_adaptive else set())
-    # An ensemble counts no gradients of its own where its members' answers were stored.
-    if attacked.gradients > 0 or isinstance(attack, Ensemble):
+    # An ensemble counts no gradients of its own where its members' answers were stored; those behind a transfer were
+    # another network's.
+    if isinstance(attack, Ensemble) or (attacked.gradients > 0 and not isinstance(attack, MovedElsewhere)):
         concerned.add("gradients")
     doubts = [*subject.doubts(), *subject.doubts(rejector)]
     found += [doubt.text for doubt in doubts if doubt.concerns in concerned]
@@ -166,6 +168,13 @@ def run_attack(
         reached=reached,
         lost=tuple(f"{name} ({reason})" for name, reason in lost.items()),
     )
+
+
+def take_over(subject: Subject, moved: Attacked, budget: Budget) -> Attacked:
+    """Judge on this network what was moved on another; it costs what moving it cost."""
+    for candidate in (moved.images, moved.boldest_images):
+        check_budget(candidate, subject.test().images, budget)
+    return moved._replace(outputs=subject.judge(moved.images), boldest=subject.judge(moved.boldest_images))
 
 
 def _changed_by(attack: Attack, what: str) -> str:

@@ -29,7 +29,7 @@ from rrbench.modes import mode
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.plan import variants
-from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, Outputs, Rejector
+from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector
 from rrbench.registry import build, choose, expand, revision
 from rrbench.revisions import versions, write
 from rrbench.rows import ResultRow
@@ -272,7 +272,7 @@ def _members(config: Config, budget: Budget) -> list[Choice]:
         for choice in choices
         if (attack := build(Attack, choice)).needs_budget
         and budget.norm in attack.norms
-        and not isinstance(attack, Ensemble)
+        and not isinstance(attack, Ensemble | MovedElsewhere)
     ]
 
 

@@ -7,9 +7,9 @@ from typing import cast
 from rrbench.cells import Cell, Plan, Training, depends, training_key
 from rrbench.config import Config
 from rrbench.errors import UseError
-from rrbench.names import Choice, convert, long_form, parse, parse_budget
-from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, Norm, Rejector
-from rrbench.registry import build, check_names, choose, expand, find, table
+from rrbench.names import Choice, convert, long_form, parse, parse_budget, split_list
+from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, MovedElsewhere, Norm, Rejector
+from rrbench.registry import build, check_names, choose, expand, find, plain_rejector, table
 
 CLEAN = "clean"  # planned always: the reference for every other row
 ALL = "all"
@@ -50,9 +50,14 @@ def make_plan(request: Request, config: Config) -> Plan:
             raise _silent(config, dataset.name)
         network = choose("network", expand("network", network_text), config, dataset.name)
         for seed in request.seeds:
+            moved_on = {planned: _moved_on(request, config, dataset, network, planned, seed) for planned in attacks}
             for rejector_text, framework_text in pairs:
                 training, rejector = _training(request, config, dataset, network, rejector_text, framework_text, seed)
                 for planned in attacks:
+                    if moved_on[planned] == training:
+                        name = training.trained_as
+                        dropped[f"{planned.attack} does not run on {name}: it needs another network"] = None
+                        continue
                     cell = Cell(
                         dataset,
                         training,
@@ -65,6 +70,7 @@ def make_plan(request: Request, config: Config) -> Plan:
                         config.metrics,
                         depends(planned.attack, rejector),
                         planned.members,
+                        moved_on[planned],
                     )
                     cells[cell] = None
     if not cells:
@@ -78,10 +84,22 @@ def merged(cells: Iterable[Cell]) -> Plan:
 
 
 def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:
-    """Keep the order asked for, but bring together what shares a checkpoint, then what shares an attack."""
+    """Keep the order asked for, but bring together what shares a checkpoint, then what shares an attack.
+
+    Transfers come last: two networks may each be attacked by what is moved on the other.
+    """
     trainings = {cell.training: index for index, cell in reversed(list(enumerate(cells)))}
     attacks = {(cell.attack, cell.budget): index for index, cell in reversed(list(enumerate(cells)))}
-    return tuple(sorted(cells, key=lambda cell: (trainings[cell.training], attacks[cell.attack, cell.budget])))
+    return tuple(
+        sorted(
+            cells,
+            key=lambda cell: (
+                cell.moved_on is not None,
+                trainings[cell.training],
+                attacks[cell.attack, cell.budget],
+            ),
+        )
+    )
 
 
 def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[tuple[str, str]]:
@@ -167,6 +185,24 @@ def _training(
     return Training(home, network, framework, rejector, key, recipe, chooser, budget, seed), rejector
 
 
+def _moved_on(
+    request: Request, config: Config, dataset: Choice, network: Choice, planned: "_Planned", seed: int
+) -> Training | None:
+    """Return the checkpoint that a transfer names as rows do: pgd-at, pgd-at+rr; None for any other attack."""
+    if planned.source is None:
+        return None
+    framework, *rest = split_list(planned.source, at="+") or [""]
+    admits = cast(type[Framework], find("framework", parse(framework).name)).rejectors
+    rejector = "+".join(rest) or next(iter(admits), plain_rejector())
+    reason = _misfit(rejector, framework)
+    if reason is not None:
+        raise UseError(f"{planned.attack}: {reason}")
+    training, _ = _training(request, config, dataset, network, _own_pair(rejector)[0], framework, seed)
+    if training.trained_as != planned.source:  # one name only: rows are found by it
+        raise UseError(f"{planned.attack}: that network is called {training.trained_as}")
+    return training
+
+
 def _budgets(dataset: Choice, config: Config, *sources: Sequence[str] | None) -> list[Budget]:
     """Return the budgets of the first source that names any."""
     texts = next(filter(None, sources), None)
@@ -186,10 +222,11 @@ class _Planned:
     attack: Choice
     budget: Budget | None
     members: tuple[Choice, ...] = ()
+    source: str | None = None  # of a transfer: the other network's name
 
 
 def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[str, None]) -> list[_Planned]:
-    """Return the attacks with their budgets: clean first, ensembles last, when what they share is there."""
+    """Return the attacks with their budgets: clean first, what takes images of others last, when these are there."""
     texts = list(request.attacks if request.attacks is not None else config.run.attacks)
     if texts == [ALL]:
         texts = list(config.run.all_attacks)
@@ -197,18 +234,38 @@ def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[st
         raise UseError("no attack given")
     budgets = _budgets(dataset, config, request.budgets, config.dataset(dataset.name).budgets)
     found = _planned([CLEAN, *texts], budgets, config, dataset, dropped)
-    ensembles = [plan for plan in found if _is_ensemble(plan)]
+    ensembles = [plan for plan in found if isinstance(build(Attack, plan.attack), Ensemble)]
     known = _planned(config.run.all_attacks, budgets, config, dataset, {}) if ensembles else []
-    members = [plan for plan in known if build(Attack, plan.attack).needs_budget and not _is_ensemble(plan)]
+    members = [plan for plan in known if build(Attack, plan.attack).needs_budget and not _takes_over(plan)]
     whole = [
         replace(plan, members=tuple(member.attack for member in members if member.budget == plan.budget))
         for plan in ensembles
     ]
-    return [plan for plan in found if plan not in ensembles] + whole
+    moved = [transfer for plan in found for transfer in _transfers(plan, config, dataset, dropped)]
+    return [plan for plan in found if not _takes_over(plan)] + whole + moved
 
 
-def _is_ensemble(plan: _Planned) -> bool:
-    return isinstance(build(Attack, plan.attack), Ensemble)
+def _takes_over(plan: _Planned) -> bool:
+    """Tell whether an attack moves nothing itself: it takes images of others."""
+    return isinstance(build(Attack, plan.attack), Ensemble | MovedElsewhere)
+
+
+def _transfers(plan: _Planned, config: Config, dataset: Choice, dropped: dict[str, None]) -> list[_Planned]:
+    """Return a transfer with the attack behind it, where that one has a form of its norm; of other attacks nothing."""
+    transfer = build(Attack, plan.attack)
+    if not isinstance(transfer, MovedElsewhere) or plan.budget is None:
+        return []
+    texts = variants(expand("attack", transfer.by))
+    behind = _planned(texts, [plan.budget], config, dataset, dropped)
+    if len(texts) > 1 or not all(map(_is_blind, behind)):
+        raise UseError(f"{plan.attack}: by={transfer.by} is not one blind attack with a budget, such as pgd100")
+    return [replace(plan, members=(member.attack,), source=transfer.source) for member in behind]
+
+
+def _is_blind(plan: _Planned) -> bool:
+    """Tell whether an attack moves images within a budget, and without a look at the rejector."""
+    attack = build(Attack, plan.attack)
+    return attack.needs_budget and not attack.is_adaptive and not _takes_over(plan)
 
 
 def _planned(

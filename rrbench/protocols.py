@@ -318,6 +318,22 @@ class Ensemble(Attack):
         return 0
 
 
+@dataclass(frozen=True)
+class MovedElsewhere(Attack):
+    """Takes over images that a blind attack moved on another network, which the harness runs or finds in the store."""
+
+    source: str  # that network, as rows name it in trained_as: pgd-at, pgd-at+rr
+    by: str  # that attack: one blind one with a budget
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        """Refuse: alone it has no other network."""
+        raise CellError(f"images moved on another network, {self.source}, need a work folder; `rrbench run` plans them")
+
+    def gradients_per_image(self, classes: int) -> int:
+        """Return 0: the attack on the other network counts its own."""
+        return 0
+
+
 class Framework(ABC):
     """One way to train a network; a frozen dataclass."""
 

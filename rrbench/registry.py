@@ -95,6 +95,17 @@ def revision(kind: str, name: str) -> Revision:
     return outside_revision(table(kind).owners.get(name, ""), plugin.revision, _own_file(plugin))
 
 
+def plain_rejector() -> str:
+    """Name a rejector that goes with any network: it neither changes weights nor asks the network again."""
+    classes: Mapping[str, type[Rejector]] = table("rejector").classes
+    found = (
+        name
+        for name, plugin in classes.items()
+        if not (plugin.frameworks or plugin.has_training() or plugin.has_look())
+    )
+    return next(found)
+
+
 def is_ours(kind: str, name: str) -> bool:
     """Tell whether a plugin comes with rrbench."""
     return table(kind).owners.get(name) == OURS

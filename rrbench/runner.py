@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +12,12 @@ import torch
 
 from rrbench import provenance
 from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
-from rrbench.cells import Cell, Plan, Training, attack_key, cell_key, clean_key, data_key, identity
+from rrbench.cells import Cell, Plan, Training, all_trainings, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.deployment import Clean
 from rrbench.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
-from rrbench.evaluation import Attacked, fresh_member, measured, run_attack
+from rrbench.evaluation import Attacked, fresh_member, measured, run_attack, take_over
 from rrbench.names import Choice
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build
@@ -52,14 +52,15 @@ class Runner(Supply):
         """
         self.store.prepare()
         units = self.units(plan)
-        to_do, done = Counter(unit.training for unit in units), set[str]()
+        to_do, done = Counter(training for unit in units for training in unit.trainings), set[str]()
         with closing(engine(self, units)) as finished:
             for unit in finished:
                 self.store.rebuild_rows(self.report)
                 done.update(() if unit.is_training else self.keys(unit.cells))
-                to_do[unit.training] -= 1
-                if not to_do[unit.training]:
-                    self._shrink_members(plan, unit.training)
+                to_do.subtract(unit.trainings)
+                for training in unit.trainings:
+                    if not to_do[training]:
+                        self._shrink_members(plan, training)
         rows = self.store.rebuild_rows(self.report)
         keys = self.keys(plan.cells)
         if self.deadline.is_over() and (left := self._left(units, done)):
@@ -106,17 +107,15 @@ class Runner(Supply):
 
     def units(self, plan: Plan) -> list[Unit]:
         """Cut what a plan leaves to be done into units of work."""
-        pending: list[Cell] = []
-        for training, cells in plan.checkpoints().items():
-            source = self.source(training)
-            unfinished = [cell for cell in cells if self._finished(cell, source) is None]
-            pending += unfinished
-            if "images" in self.keep and not unfinished:
+        pending = self._unfinished(plan.cells)
+        to_do = {cell.training for cell in pending}
+        for training in plan.checkpoints() if "images" in self.keep else ():
+            if training not in to_do:
                 self.report.line(
                     f"--keep images comes too late for {training.trained_as}: its cells are measured already"
                 )
         self._tell_harmed(self.keys(pending))
-        trainings = dict.fromkeys(cell.training for cell in pending)
+        trainings = dict.fromkeys(all_trainings(pending))
         return units_of(pending, [training for training in trainings if not self.source(training).path.is_file()])
 
     def _tell_harmed(self, keys: Sequence[str]) -> None:
@@ -133,34 +132,28 @@ class Runner(Supply):
         """Do one unit; False where its checkpoint could not be made, and so nothing that comes after it."""
         source = self.source(unit.training)
         if not unit.is_training:
-            key = unit.cells[0].attack_key(source.key, self.precision)
-            with self._failing(unit.cells, source, ""), self.store.lock(f"attack-{key}", self.report, self.deadline):
+            key = self.attack_key(unit.cells[0])
+            with self._failing(unit.cells, ""), self.store.lock(f"attack-{key}", self.report, self.deadline):
                 self._check_time(unit.cells[0])
                 self._measure(unit, source, key)
             return True
-        with self._failing(unit.cells, source, ""):
+        with self._failing(unit.cells, ""):
             self.checkpoint(unit.training)
             return True
         return False
 
     def give_up(self, unit: Unit, reason: str) -> Unit | None:
         """Write failed rows for the cells that whoever did a unit was at; return what is left of it."""
-        source = self.source(unit.training)
-        pending = [cell for cell in unit.cells if self._finished(cell, source) is None]
-        key = unit.cells[0].attack_key(source.key, self.precision)
+        pending, key = self._unfinished(unit.cells), self.attack_key(unit.cells[0])
         # Once the attack is stored its cells are scored in their order, so the first without a row is to blame.
         lost = pending[:1] if not unit.is_training and has_answers(self.store, key) else pending
-        self._fail(lost, source, "", CellError(reason))
+        self._fail(lost, "", CellError(reason))
         left = tuple(pending[len(lost) :])
         return dataclasses.replace(unit, cells=left) if left else None
 
-    def keys(self, cells: Sequence[Cell]) -> list[str]:
-        """Return the keys of the cells' rows."""
-        sources = {training: self.source(training) for training in dict.fromkeys(cell.training for cell in cells)}
-        return [cell.key(sources[cell.training].key, self.precision) for cell in cells]
-
-    def _finished(self, cell: Cell, source: Source) -> CellRecord | None:
-        return self.store.measured(cell.key(source.key, self.precision))
+    def _unfinished(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells that have no row yet."""
+        return [cell for key, cell in zip(self.keys(cells), cells, strict=True) if self.store.measured(key) is None]
 
     def _opened(self, cell: Cell, source: Source) -> tuple[Checkpoint, Subject]:
         """Return a cell's checkpoint and its network with the data, checked; those of one checkpoint stay at hand."""
@@ -170,42 +163,55 @@ class Runner(Supply):
         looks = cell.rejector if build(Rejector, cell.rejector).has_look() else None
         key = cell.training, cell.dataset, cell.limit, looks
         if key not in self._at_hand:
-            checkpoint = self._read(cell.training, source)
-            subject = self.subject(cell, checkpoint)
-            check_accuracy(subject, cell, checkpoint)
-            self._at_hand[key] = checkpoint, subject
+            self._at_hand[key] = self._open(cell, source)
         return self._at_hand[key]
+
+    def _open(self, cell: Cell, source: Source) -> tuple[Checkpoint, Subject]:
+        checkpoint = self._read(cell.training, source)
+        subject = self.subject(cell, checkpoint)
+        check_accuracy(subject, cell, checkpoint)
+        return checkpoint, subject
 
     def _measure(self, unit: Unit, source: Source, key: str) -> None:
         """Run one attack, or find its outputs, and score it with each rejector."""
-        cells = [cell for cell in unit.cells if self._finished(cell, source) is None]
+        cells = self._unfinished(unit.cells)
         if not cells:
             return
         checkpoint, subject = self._opened(cells[0], source)
-        with self._failing(cells, source, checkpoint.sha256):
+        with self._failing(cells, checkpoint.sha256):
+            moved_on = self._other_network(cells[0])
             needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
             wanted = {"with_features": needs_features, "with_images": "images" in self.keep}
             answers = load_answers(self.store, key, self.device, **wanted)
             if answers is None:
                 attacked = self._attack(subject, source, cells[0])
-                # Whole until it has served: a run that is killed must find the features, an ensemble the images.
-                kept = kept_of(self.store, key) | self.keep
-                answers = save_answers(
-                    self.store,
-                    key,
-                    attacked,
-                    with_features=needs_features or "features" in kept,
-                    with_images=unit.is_member or "images" in kept,
-                    kept=kept,
-                    is_shared=not cells[0].is_adaptive,
-                )
+                wanted = {"with_features": needs_features, "with_images": unit.is_member}
+                answers = self._stored(key, attacked, is_shared=not cells[0].is_adaptive, **wanted)
             for cell in cells:
-                with self._failing([cell], source, checkpoint.sha256):
+                with self._failing([cell], checkpoint.sha256):
                     if cell is not cells[0]:  # an attack that has ended gives a row at least
                         self._check_time(cell)
-                    self._score(subject, checkpoint, source, cell, answers)
+                    self._score(subject, checkpoint, source, cell, answers, moved_on)
             if not unit.is_member:
                 shrink(self.store, key, self.keep)
+
+    def _stored(
+        self, key: str, attacked: Attacked, *, with_features: bool, with_images: bool, is_shared: bool = True
+    ) -> Answers:
+        """Store an attack's answers, and with them what earlier runs or this one were asked to keep.
+
+        Whole until it has served: a run that is killed must find the features, an ensemble or a transfer the images.
+        """
+        kept = kept_of(self.store, key) | self.keep
+        return save_answers(
+            self.store,
+            key,
+            attacked,
+            with_features=with_features or "features" in kept,
+            with_images=with_images or "images" in kept,
+            kept=kept,
+            is_shared=is_shared,
+        )
 
     def _keep_training(self, source: Source, cell: Cell) -> None:
         """Store what the network says of its clean training images: the t-SNE figure shows those features."""
@@ -227,14 +233,14 @@ class Runner(Supply):
         save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)
 
     def _shrink_members(self, plan: Plan, training: Training) -> None:
-        """Shrink what was kept whole for the ensembles of a checkpoint, by this run or by one that was stopped."""
-        source = self.source(training)
-        members = [cell.member(choice) for cell in plan.checkpoints()[training] for choice in cell.members]
-        for key in dict.fromkeys(member.attack_key(source.key, self.precision) for member in members):
-            shrink(self.store, key, self.keep)
+        """Shrink what was moved on a network and kept whole for others, by this run or by one that was stopped."""
+        cells = [cell for cell in plan.cells if training in cell.trainings]
+        members = [cell.member(choice) for cell in cells for choice in cell.members]
+        for member in dict.fromkeys(member for member in members if member.training == training):
+            shrink(self.store, self.attack_key(member), self.keep)
 
     @contextmanager
-    def _failing(self, cells: Sequence[Cell], source: Source, checkpoint_sha256: str) -> Iterator[None]:
+    def _failing(self, cells: Sequence[Cell], checkpoint_sha256: str) -> Iterator[None]:
         """Turn whatever a plugin or a cell raises into failed rows; wrong use and the time limit stop the run."""
         try:
             with no_exit():
@@ -242,7 +248,7 @@ class Runner(Supply):
         except (UseError, StoppedError):
             raise
         except Exception as error:
-            self._fail(cells, source, checkpoint_sha256, error)
+            self._fail(cells, checkpoint_sha256, error)
 
     def _check_time(self, cell: Cell) -> None:
         """Stop before a cell when the time is over; what was attacked already is stored and need not be again."""
@@ -250,18 +256,41 @@ class Runner(Supply):
             raise StoppedError(cell.label)
 
     def _attack(self, subject: Subject, source: Source, cell: Cell) -> Attacked:
+        if cell.moved_on is not None:
+            return take_over(subject, self._moved_elsewhere(cell), budget_of(cell))
         attack = build(Attack, cell.attack)
         # An attack that does not look at the rejector must not fail because one of its rejectors cannot be fitted.
         blind = Victim(subject.network, build(Rejector, cell.rejector))
         victim = self._victim(subject, source, cell) if attack.is_adaptive else blind
         gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
         with self.report.task(f"{cell.label} ({gradients} gradients an image)", subject.test().size) as advance:
-            members = [(str(choice), self._member(source, cell, choice)) for choice in cell.members]
+            members = [(str(choice), self._member(cell, choice)) for choice in cell.members]
             return run_attack(subject, victim, attack, cell.attack.name, budget_of(cell), cell.seed, advance, members)
 
-    def _member(self, source: Source, cell: Cell, choice: Choice) -> Member:
+    def _moved_elsewhere(self, cell: Cell) -> Attacked:
+        """Return what a transfer takes over, as the other network's own row has it: from the store, or moved now."""
+        (choice,) = cell.members
+        other = cell.member(choice)
+        key = self.attack_key(other)
+        # Transfers to several networks may be under way: the first moves the images for all.
+        with self.store.lock(f"attack-{key}", self.report, self.deadline):
+            found = load_answers(self.store, key, self.device, with_features=False, with_images=True)
+            if found is None:
+                source = self.source(other.training)
+                _, subject = self._open(other, source)
+                attacked = self._attack(subject, source, other)
+                found = self._stored(key, attacked, with_features=False, with_images=True)
+        return found.attacked
+
+    def _other_network(self, cell: Cell) -> str:
+        """Return the SHA-256 of the checkpoint that a transfer's images are moved on; of other attacks nothing."""
+        if cell.moved_on is None:
+            return ""
+        return self._read(cell.moved_on, self.source(cell.moved_on)).sha256
+
+    def _member(self, cell: Cell, choice: Choice) -> Member:
         """Return an attack of an ensemble: its stored answers where it was run, else the attack itself."""
-        key = cell.member(choice).attack_key(source.key, self.precision)
+        key = self.attack_key(cell.member(choice))
         stored = load_answers(self.store, key, self.device, with_features=False, with_images=True)
         ids = self.data(cell.dataset, "test").ids[: cell.limit].tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
@@ -307,12 +336,20 @@ class Runner(Supply):
             path.unlink(missing_ok=True)
             return None
 
-    def _score(self, subject: Subject, checkpoint: Checkpoint, source: Source, cell: Cell, answers: Answers) -> None:
+    def _score(
+        self,
+        subject: Subject,
+        checkpoint: Checkpoint,
+        source: Source,
+        cell: Cell,
+        answers: Answers,
+        moved_on: str,
+    ) -> None:
         """Turn outputs into a row and write it."""
         attacked = answers.attacked
         victim = self._victim(subject, source, cell)
         attack = build(Attack, cell.attack)
-        described = cell.describe(source.key, self.precision)
+        (described,) = self.described([cell])
         key = clean_key(described)
         clean = self._cleans.get(key) or subject.clean(victim.rejector)
         self._cleans[key] = clean
@@ -323,14 +360,14 @@ class Runner(Supply):
         files[answers.file] = answers.sha256
         files[f"{SCORES}/{path.name}"] = save_arrays(path, scores.of_cell())
         row = dataclasses.replace(
-            self._row(cell, checkpoint.facts.get("recipe")),
+            self._row(cell, checkpoint.facts.get("recipe"), moved_on),
             **columns,
             checkpoint_sha256=checkpoint.sha256,
         )
-        self._save(cell, source, row, files)
+        self._save(cell, row, files)
 
-    def _row(self, cell: Cell, recipe: object) -> ResultRow:
-        """Return a row with everything that is known before measuring; `recipe` made the checkpoint."""
+    def _row(self, cell: Cell, recipe: object, moved_on: str = "") -> ResultRow:
+        """Return a row with all that is known before measuring: what made the checkpoint, a transfer's other one."""
         settings: dict[str, object] = {
             kind: identity(choice)[1]
             for kind, choice in (
@@ -343,6 +380,8 @@ class Runner(Supply):
             settings["recipe"] = recipe
         if cell.members:
             settings["members"] = [str(member) for member in cell.members]
+        if cell.moved_on is not None:
+            settings["moved_on"] = moved_on
         return ResultRow(
             dataset=str(cell.dataset),
             network=str(cell.training.network),
@@ -363,19 +402,17 @@ class Runner(Supply):
             revisions=write(cell.revisions()),
         )
 
-    def _fail(self, cells: Iterable[Cell], source: Source, checkpoint_sha256: str, error: Exception) -> None:
+    def _fail(self, cells: Sequence[Cell], checkpoint_sha256: str, error: Exception) -> None:
         """Write failed rows: the reason in one line, and nothing measured."""
-        for cell in cells:
-            if self._finished(cell, source) is not None:
-                continue
+        for cell in self._unfinished(cells):
             self.report.line(f"failed: {cell.label}: {reason(error)}")
             row = dataclasses.replace(
                 self._row(cell, None), status="failed", error=reason(error), checkpoint_sha256=checkpoint_sha256
             )
-            self._save(cell, source, row, {})
+            self._save(cell, row, {})
 
-    def _save(self, cell: Cell, source: Source, row: ResultRow, files: dict[str, str]) -> None:
-        described = cell.describe(source.key, self.precision)
+    def _save(self, cell: Cell, row: ResultRow, files: dict[str, str]) -> None:
+        (described,) = self.described([cell])
         self.store.save_cell(CellRecord(cell_key(described), attack_key(described), row, described, files))
 
 

@@ -12,7 +12,7 @@ def looks(row: ResultRow) -> bool | None:
     if isinstance(said, bool):
         return said
     if "members" in settings:
-        return True
+        return "moved_on" not in settings  # a transfer is of one blind attack
     try:
         card = plugins("attack").get(plugin_name("attack", row.attack))
     except UseError:

@@ -1,6 +1,6 @@
 """What measuring needs and others may have made already: data, checkpoints, networks with their weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rrbench import zoo
-from rrbench.cells import Cell, Training
+from rrbench.cells import Cell, Training, all_trainings, attack_key, cell_key
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.datasets.check import check_batch
 from rrbench.deadline import Deadline
@@ -60,6 +60,22 @@ class Supply:
             return Source(embedded[0], embedded[1].sha256[:24])
         key = self._training_key(training)
         return Source(self.store.checkpoint_files(key).chosen, key)
+
+    def described(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+        """Return all that decides the cells' rows, and by which checkpoints."""
+        keys = {training: self.source(training).key for training in dict.fromkeys(all_trainings(cells))}
+        return [
+            cell.describe(keys[cell.training], self.precision, keys[cell.moved_on] if cell.moved_on else "")
+            for cell in cells
+        ]
+
+    def keys(self, cells: Sequence[Cell]) -> list[str]:
+        """Return the keys of the cells' rows."""
+        return [cell_key(described) for described in self.described(cells)]
+
+    def attack_key(self, cell: Cell) -> str:
+        """Return the key of a cell's attack."""
+        return attack_key(*self.described([cell]))
 
     def can_supply(self, training: Training) -> bool:
         """Tell whether a checkpoint of this very recipe can be had: where a zoo is asked for, nothing is trained."""

@@ -21,9 +21,17 @@ class Unit:
         """The unit in one short line."""
         return f"training {self.training.trained_as}" if self.is_training else self.cells[0].label
 
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """The networks that it makes or needs."""
+        return (self.training,) if self.is_training else self.cells[0].trainings
+
 
 def units_of(cells: Sequence[Cell], untrained: Collection[Training]) -> list[Unit]:
-    """Cut cells into units: attacks come after their training, ensembles after the attacks they are the worst of."""
+    """Cut cells into units: attacks come after their training, ensembles after the attacks they are the worst of.
+
+    Transfers come after the training of the other network, and after its own attack where that is planned.
+    """
     groups: dict[tuple[Training, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault(_group(cell), []).append(cell)
@@ -32,15 +40,16 @@ def units_of(cells: Sequence[Cell], untrained: Collection[Training]) -> list[Uni
     trainings: dict[Training, int] = {}
     attacks: dict[tuple[Training, str], int] = {}
     for group, sharing in groups.items():
-        training = sharing[0].training
-        if training in untrained and training not in trainings:
-            trainings[training] = len(units)
-            units.append(Unit(training, tuple(cell for cell in cells if cell.training == training), is_training=True))
+        for training in sharing[0].trainings:
+            if training in untrained and training not in trainings:
+                trainings[training] = len(units)
+                waiting = tuple(cell for cell in cells if training in cell.trainings)
+                units.append(Unit(training, waiting, is_training=True))
         parts = {_group(cell.member(choice)) for cell in sharing for choice in cell.members}
-        after = [trainings[training]] if training in trainings else []
+        after = [trainings[training] for training in sharing[0].trainings if training in trainings]
         after += sorted(attacks[part] for part in parts if part in attacks)
         attacks[group] = len(units)
-        units.append(Unit(training, tuple(sharing), is_member=group in members, after=tuple(after)))
+        units.append(Unit(group[0], tuple(sharing), is_member=group in members, after=tuple(after)))
     return units
 
 

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from rrbench import provenance, zoo
 from rrbench.cells import clean_key, read_budget, victim_key
 from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint
-from rrbench.claims import miscounted, misheaded, miskeyed, mislisted, misnamed, mistrained, not_installed, of_preset
+from rrbench.claims import (
+    elsewhere,
+    miscounted,
+    misheaded,
+    miskeyed,
+    mislisted,
+    misnamed,
+    mistaken_source,
+    mistrained,
+    not_installed,
+    of_preset,
+)
 from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
 from rrbench.deployment import Clean
@@ -31,6 +42,7 @@ from rrbench.evaluation import (
     measured,
     metrics_of,
     run_attack,
+    take_over,
 )
 from rrbench.files import read_json
 from rrbench.findings import Findings
@@ -50,7 +62,7 @@ from rrbench.protocols import (
 )
 from rrbench.registry import build, restore
 from rrbench.revisions import installed, is_current
-from rrbench.rows import ResultRow, order, read_rows
+from rrbench.rows import ResultRow, order, read_rows, stated
 from rrbench.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.subject import Subject
@@ -219,10 +231,8 @@ class Verifier:
 
     def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, *, rerun: bool) -> str:
         """Replay the stored images on the checkpoint, where it is present, and with the data fix the threshold anew."""
-        own, sha256 = self.store.checkpoint_files(record.checkpoint).chosen, record.row.checkpoint_sha256
-        if sha256 not in self._zoo:
-            self._zoo[sha256] = zoo.find_hash(sha256) or (None, None)
-        path, entry = (own, None) if own.is_file() else self._zoo[sha256]
+        sha256 = record.row.checkpoint_sha256
+        path, entry = self._find(record.checkpoint, sha256)
         if path is None:
             return f"no checkpoint {sha256[:12] or '(without a hash)'} here, and no zoo lists it"
         if entry and not entry.is_kept:
@@ -246,9 +256,11 @@ class Verifier:
             gap = float(np.abs(here - there).max(initial=0.0))
             if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(here).max(initial=0.0))):
                 self._problem(record, f"the checkpoint gives {other} for the stored images (by {gap:.3g})")
+        hindered = self._check_source(record)
         if self._lacks_data(record):
             return ""  # and it was said
-        if rerun and is_current(record.row):
+        is_repeated = rerun and is_current(record.row)
+        if is_repeated and not hindered:
             self._rerun(record, subject, scores)
         elif _is_installed(record):
             rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
@@ -257,7 +269,31 @@ class Verifier:
                 self._check_right(record, subject, scores)
             else:
                 self._check_clean(record, subject.clean(rejector, REPLAYED), scores)
+        return hindered if is_repeated else ""
+
+    def _find(self, key: str, sha256: str) -> tuple[Path | None, zoo.Entry | None]:
+        """Find a checkpoint in this folder, else in a zoo, which may list it without its file."""
+        own = self.store.checkpoint_files(key).chosen
+        if own.is_file():
+            return own, None
+        if sha256 not in self._zoo:
+            self._zoo[sha256] = zoo.find_hash(sha256) or (None, None)
+        return self._zoo[sha256]
+
+    def _check_source(self, record: CellRecord) -> str:
+        """Check what is said of the network that images were moved on; return what hinders to move them again."""
+        if "moved_on" not in record.cell:
+            return ""
+        path, entry = self._source(record)
+        if path is None or (entry is not None and not entry.is_kept):
+            sha256 = stated(record.row)["moved_on"][:12]
+            return f"the network {sha256} that its images were moved on is not here: a transfer cannot be repeated"
+        for text in mistaken_source(record, self._read(path), is_own=entry is None):
+            self._problem(record, f"of the network that its images were moved on: {text}")
         return ""
+
+    def _source(self, record: CellRecord) -> tuple[Path | None, zoo.Entry | None]:
+        return self._find(record.cell["moved_on"], stated(record.row)["moved_on"])
 
     def _lacks_data(self, record: CellRecord) -> bool:
         return any((str(record.cell["dataset"]), split) not in self._data for split in ("test", "calibration"))
@@ -345,7 +381,7 @@ class Verifier:
         metrics = MetricSettings(cell["tpr_rule"], cell["resamples"])
         attacked = self._attack(record, subject, victim, attack)
         again, columns = measured(subject, victim, attack, budget, attacked, metrics, record.row.seed, clean)
-        is_ensemble = bool(cell["members"])
+        is_ensemble = _is_ensemble(record)
         for text in disagreements(record.row, scores, again, columns, tolerance, is_ensemble=is_ensemble):
             self._problem(record, text)
         self.findings.rerun += 1
@@ -354,14 +390,29 @@ class Verifier:
     def _attack(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
         """Repeat an attack, once for all the rejectors of a checkpoint that it serves."""
         if record.attack not in self._attacked:
-            budget, seed = _budget(record), record.row.seed
-            choices = [restore("attack", saved) for saved in record.cell["members"]]
-            members = [(str(choice), fresh_member(choice, budget, seed)) for choice in choices]
-            name = record.cell["attack"][0]
-            attacked = run_attack(subject, victim, attack, name, budget, seed, lambda done: None, members)
+            attacked = self._repeated(record, subject, victim, attack)
             self._attacked.clear()
             self._attacked[record.attack] = attacked
         return self._attacked[record.attack]
+
+    def _repeated(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
+        budget, seed = _budget(record), record.row.seed
+        if "moved_on" in record.cell:
+            return take_over(subject, self._moved_elsewhere(record), budget)
+        choices = [restore("attack", saved) for saved in record.cell["members"]]
+        members = [(str(choice), fresh_member(choice, budget, seed)) for choice in choices]
+        name = record.cell["attack"][0]
+        return run_attack(subject, victim, attack, name, budget, seed, lambda done: None, members)
+
+    def _moved_elsewhere(self, record: CellRecord) -> Attacked:
+        """Repeat the attack behind a transfer, on the other network."""
+        path, _ = self._source(record)
+        assert path is not None  # else nothing is repeated
+        checkpoint = self._read(path)
+        other = elsewhere(record, checkpoint.facts)
+        subject = self._subject(other, checkpoint)
+        blind = Victim(subject.network, build(Rejector, restore("rejector", other.cell["rejector"])))
+        return self._attack(other, subject, blind, build(Attack, restore("attack", other.cell["attack"])))
 
     def _tolerance(self, record: CellRecord) -> Tolerance:
         """Return how far a rerun may lie from a row: not at all on the machine and by the packages that made it.
@@ -374,7 +425,7 @@ class Verifier:
         is_same = row.device == here["device"] and any(
             all(run.get(name) == value for name, value in (here | said).items()) for run in self._runs()
         )
-        if is_same and self.device.type == "cpu" and not record.cell["members"]:
+        if is_same and self.device.type == "cpu" and not _is_ensemble(record):
             return EXACT
         return ROUNDED if row.precision == "fp32" else SHORT
 
@@ -446,6 +497,11 @@ def _is_near(one: torch.Tensor, other: torch.Tensor, slack: float) -> bool:
         return False
     largest = float(other.double().nan_to_num().abs().amax()) if other.numel() else 0.0
     return torch.allclose(one.double(), other.double(), rtol=0, atol=slack * largest, equal_nan=True)
+
+
+def _is_ensemble(record: CellRecord) -> bool:
+    """Tell whether a row is the worst of several attacks; behind a transfer is one, which costs the same again."""
+    return bool(record.cell["members"]) and "moved_on" not in record.cell
 
 
 def _budget(record: CellRecord) -> Budget:

@@ -35,6 +35,7 @@ from rrbench.protocols import (
     Ensemble,
     Framework,
     Moved,
+    MovedElsewhere,
     Outputs,
     Rejector,
     Victim,
@@ -121,6 +122,7 @@ ATTACKS = {
     "square-reject": ["square-reject(queries=12)"],
     "ace": ["ace"],
     "over-reject": ["over-reject(steps=6,searches=3,restarts=2)"],
+    "transfer": ["transfer(standard,by=pgd3)"],
     "worst-case": ["worst-case"],
 }
 FAINT = "pgd4"  # also on a network so sure that its gradients are next to nothing
@@ -190,6 +192,9 @@ def attack_numbers(text: str) -> dict[str, Any]:
 
 
 def _answer(attack: Attack, victim: Victim, inputs: Batch, budget: Budget) -> Moved:
+    if isinstance(attack, MovedElsewhere):  # on a surer network; the victim is only shown the images
+        other = victim._replace(network=Tiny(sureness=SURE))
+        return Moved(chosen("attack", attack.by)(other, inputs, budget, DRAWS).images)
     if not isinstance(attack, Ensemble):
         return attack(victim, inputs, budget, DRAWS)
     members = [chosen("attack", text) for text in ("pgd3", "adaptive(con+rcon,eta=1,steps=3,restarts=1)")]

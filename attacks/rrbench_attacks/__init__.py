@@ -15,6 +15,7 @@ from rrbench_attacks.over_reject import OverReject
 from rrbench_attacks.pgd import Pgd
 from rrbench_attacks.rejection_loss import RejectionLoss
 from rrbench_attacks.square_reject import SquareReject
+from rrbench_attacks.transfer import Transfer
 from rrbench_attacks.worst_case import WorstCase
 
 ATTACKS: AttackTable = {
@@ -35,5 +36,6 @@ ATTACKS: AttackTable = {
     "square-reject": SquareReject,
     "ace": Ace,
     "over-reject": OverReject,
+    "transfer": Transfer,
     "worst-case": WorstCase,
 }

@@ -7,7 +7,7 @@ from rrbench.contract import BASES
 from rrbench.datasets.search import roots
 from rrbench.names import Choice, long_form, parse, settings_of, unknown
 from rrbench.plan import variants
-from rrbench.protocols import Attack, DataSource, Ensemble, Framework, NetworkSource, Rejector
+from rrbench.protocols import Attack, DataSource, Ensemble, Framework, MovedElsewhere, NetworkSource, Rejector
 from rrbench.registry import build, choose, expand, table
 from rrbench.testing.attacks import attack_checks
 from rrbench.testing.check import Check
@@ -57,8 +57,8 @@ def _checks(kind: str, choice: Choice, config: Config) -> list[Check]:
         return rejector_checks(build(Rejector, choice))
     if kind == "attack":
         attack = build(Attack, choice)
-        # An ensemble has nothing to answer without the attacks that it is the worst of.
-        return attack_checks(attack)[:1] if isinstance(attack, Ensemble) else attack_checks(attack)
+        # What takes images of other attacks has nothing to answer alone.
+        return attack_checks(attack)[:1] if isinstance(attack, Ensemble | MovedElsewhere) else attack_checks(attack)
     if kind == "framework":
         framework = build(Framework, choice)
         partners = [choose("rejector", name, config, DATASET) for name in framework.rejectors[:1]]

@@ -6,18 +6,18 @@ from typing import Any, cast
 import pytest
 
 from rrbench.names import settings_of
-from rrbench.protocols import Attack, Ensemble
+from rrbench.protocols import Attack, Ensemble, MovedElsewhere
 from rrbench.registry import is_ours, table
 from rrbench.testing import Check, attack_checks
 from tested_plugins import TESTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# An ensemble has nothing to answer without its members: tests/attacks/test_worst_case.py.
+# What takes images of others has nothing to answer alone: test_worst_case.py, tests/rrbench/test_transfer.py.
 ATTACKS: dict[str, type[Attack]] = {
     name: cast(type[Attack], table("attack").classes[name])
     for name in TESTED["attack"]
-    if not issubclass(table("attack").classes[name], Ensemble)
+    if not issubclass(table("attack").classes[name], Ensemble | MovedElsewhere)
 }
 
 # Settings that make an attack small, wherever it has them; a few attacks need a value of their own.

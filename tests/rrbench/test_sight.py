@@ -32,6 +32,7 @@ def row(attack: str, settings: dict[str, Any] | None = None, **changes: Any) -> 
         (row("adaptive(ce+rcon)"), True),
         (row("selective-pgd"), True),
         (row("worst-case", {"members": ["pgd10"]}), True),
+        (row("transfer(trades)", {"members": ["pgd100"], "moved_on": "a hash"}), False),
         (row("cw-l2", {"attack": {"goal": "normal"}}, norm="l2", eps=""), False),
         (row("cw-l2(adaptive)", {"attack": {"goal": "adaptive"}}, norm="l2", eps=""), True),
         (row("cw-l2", norm="l2", eps=""), None),
