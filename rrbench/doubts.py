@@ -75,6 +75,11 @@ def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
     if free:
         best = max(free, key=lambda other: _gain(row, other))
         found.append(f"{best.attack}, without any gradient, takes {_gain(row, best):.1f} points more")
+    elsewhere = [other for other in beside if row.gradients and not _is_transfer(row) and _is_transfer(other)]
+    better = [other for other in elsewhere if _gain(row, other) > ANY]
+    if better:
+        best = max(better, key=lambda other: _gain(row, other))
+        found.append(f"{best.attack}, moved on another network, takes {_gain(row, best):.1f} points more")
     return [*found, *_beaten(row, beside)]
 
 
@@ -125,6 +130,11 @@ def family(row: ResultRow) -> str:
 def _is_gradient_free(row: ResultRow) -> bool:
     """Tell whether an attack asked for no gradient; an ensemble's were asked for by its members."""
     return row.gradients == 0 and "members" not in stated(row)
+
+
+def _is_transfer(row: ResultRow) -> bool:
+    """Tell whether images were moved on another network: the victim's own gradients should do more harm."""
+    return "moved_on" in stated(row)
 
 
 def _effort(row: ResultRow) -> dict[str, Any]:

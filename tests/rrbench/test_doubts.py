@@ -151,3 +151,15 @@ def test_an_attack_that_changes_no_prediction_is_not_weak_because_others_do() ->
     stronger = pgd(100, 60.0, deploy_robust=70.0)
     assert "weak" in notes(attacked("selective-pgd"), stronger)[0]
     assert notes(attacked("ace"), stronger)[0] == ""
+
+
+def test_images_of_another_network_must_not_do_more_harm_than_the_victim_s_own_gradients() -> None:
+    def moved(accuracy: float) -> ResultRow:
+        settings = {"source": "trades", "by": "pgd20"}
+        beside = {"members": ["pgd20"], "moved_on": "a"}
+        return row("transfer(trades,by=pgd20)", accuracy, settings=settings, beside=beside)
+
+    found = notes(pgd(20, 60.0), moved(55.0), moved(40.0))
+    assert found[0] == "weak: transfer(trades,by=pgd20), moved on another network, takes 20.0 points more"
+    assert found[1:] == ["", ""], "another network may well be a better place to move images on"
+    assert notes(pgd(20, 60.0), moved(59.5)) == ["", ""]
