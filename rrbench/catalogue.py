@@ -5,7 +5,6 @@ A table must be a plain dict of imported classes to be shown entry by entry.
 
 import ast
 import importlib.util
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from rrbench.names import parse, show
+from rrbench.names import parse, short_form, show
 
 PROTOCOLS = "rrbench.protocols"
 BY_SETTINGS = "by its settings"
@@ -56,9 +55,8 @@ def plugins(kind: str) -> Mapping[str, Card]:
 def plugin_name(kind: str, text: str) -> str:
     """Return the plugin that a text names: `pgd100x10` is `pgd`."""
     name = parse(text).name
-    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
-    known = plugins(kind)
-    return short[1] if short and name not in known and short[1] in known else name
+    short = short_form(name, plugins(kind))
+    return short[0] if short else name
 
 
 def constant(module: str, name: str) -> str:

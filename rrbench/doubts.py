@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from rrbench.catalogue import plugin_name
+from rrbench.errors import UseError
 from rrbench.names import radius_text
 from rrbench.rows import ResultRow, stated
 from rrbench.sight import is_blind, keeps_answers, looks
@@ -124,7 +126,10 @@ def _is_longer(other: ResultRow, row: ResultRow, *, or_same: bool = False) -> bo
 
 def family(row: ResultRow) -> str:
     """Return the attack's name without its settings: pgd of pgd100x10."""
-    return row.attack.partition("(")[0].rstrip("0123456789x")
+    try:
+        return plugin_name("attack", row.attack)
+    except UseError:  # the name of somebody's own attack, which need not be one that can be typed
+        return row.attack
 
 
 def _is_gradient_free(row: ResultRow) -> bool:

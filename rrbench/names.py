@@ -10,7 +10,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -174,19 +174,26 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
+def short_form(name: str, known: Collection[str]) -> tuple[str, str, str | None] | None:
+    """Read `pgd100x10` as (pgd, 100, 10) and `pgd100` as (pgd, 100, None); None unless `pgd` alone is known."""
+    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
+    return (short[1], short[2], short[3]) if short and name not in known and short[1] in known else None
+
+
 def long_form(kind: str, call: Call, table: Mapping[str, type]) -> Call:
     """Spell out a short name: `pgd100x10` becomes `pgd(steps=100,restarts=10)`."""
-    short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", call.name)
-    if call.name in table or not short or short[1] not in table:
+    short = short_form(call.name, table)
+    if short is None:
         return call
-    numbers = {"steps": short[2], "restarts": short[3] or "1"}
+    name, steps, restarts = short
+    numbers = {"steps": steps, "restarts": restarts or "1"}
     given = dict(call.keywords)
     for key in numbers:
-        if key not in settings_of(table[short[1]]):
-            raise UseError(f"{kind} {short[1]!r} has no setting {key!r}, so {call.name!r} means nothing")
-    if "steps" in given or ("restarts" in given and short[3]):
+        if key not in settings_of(table[name]):
+            raise UseError(f"{kind} {name!r} has no setting {key!r}, so {call.name!r} means nothing")
+    if "steps" in given or ("restarts" in given and restarts):
         raise UseError(f"{kind} {call.name!r} is given its steps or restarts twice")
-    return Call(short[1], call.positional, tuple({**numbers, **given}.items()))
+    return Call(name, call.positional, tuple({**numbers, **given}.items()))
 
 
 def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:

@@ -2,7 +2,7 @@ import dataclasses
 import json
 from typing import Any
 
-from rrbench.doubts import with_doubts
+from rrbench.doubts import family, with_doubts
 from rrbench.rows import ResultRow
 
 
@@ -34,6 +34,11 @@ def test_fewer_steps_are_doubted_when_more_take_much_more() -> None:
 
 def test_so_are_fewer_restarts() -> None:
     assert "pgd10x5 takes 6.0" in notes(pgd(10, 80.0), pgd(10, 74.0, restarts=5))[0]
+
+
+def test_a_letter_at_the_end_of_a_name_is_no_short_form() -> None:
+    names = [family(row(attack, 50.0)) for attack in ("fox", "fo", "pgd100x10", "pgd7", "my attack(")]
+    assert names == ["fox", "fo", "pgd", "pgd", "my attack("]
 
 
 def test_a_small_gain_is_no_reason_for_doubt() -> None:
