@@ -8,7 +8,7 @@ from typing import Any
 from rrbench.catalogue import plugin_name
 from rrbench.errors import UseError
 from rrbench.names import radius_text
-from rrbench.rows import ResultRow, stated
+from rrbench.rows import ResultRow, order, stated
 from rrbench.sight import is_blind, keeps_answers, looks
 
 MARK = "weak: "
@@ -29,6 +29,8 @@ def with_doubts(rows: Iterable[ResultRow], *, is_whole: bool = True) -> list[Res
     for row in rows:
         if row.status == "ok" and row.eps and row.acc_all is not None:
             groups.setdefault(_setting(row), []).append(row)
+    for group in groups.values():
+        group.sort(key=order)  # of two that show the same, the same one is named, in whatever order rows are read
     return [_noted(row, _doubts(row, groups.get(_setting(row), [])), is_whole=is_whole) for row in rows]
 
 

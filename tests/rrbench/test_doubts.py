@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from itertools import permutations
 from typing import Any
 
 from rrbench.doubts import family, with_doubts
@@ -113,6 +114,12 @@ def test_an_adaptive_attack_that_a_blind_one_beats_is_doubted() -> None:
 def test_an_adaptive_attack_that_another_adaptive_one_beats_by_more_than_a_few_points_is_doubted() -> None:
     rows = [adaptive(90.0), adaptive(84.5, "con+rcon"), adaptive(89.5, "ce+rr")]
     assert notes(*rows) == ["weak: adaptive(con+rcon) leaves deploy_robust 5.5 points lower", "", ""]
+
+
+def test_of_two_attacks_that_show_the_same_the_same_one_is_named_in_any_order() -> None:
+    rows = [adaptive(90.0), *(pgd(steps, 50.0, deploy_robust=80.0) for steps in (5, 6, 7))]
+    found = {with_doubts(some)[some.index(rows[0])].note for some in map(list, permutations(rows))}
+    assert found == {"weak: pgd5, which does not look at the rejector, leaves deploy_robust 10.0 points lower"}
 
 
 def test_nothing_may_be_stronger_than_the_worst_case_by_more_than_chance() -> None:
