@@ -10,7 +10,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ try:
 except ImportError:  # not on Windows: there nothing tells a dead writer from a living one, and nothing is swept
     fcntl = None  # type: ignore[assignment]
 
-WRITING = ".writing"  # how the name of a temporary folder ends
+BEGUN, WRITING, ENDED = ".begun", ".writing", ".ended"  # how the name of a temporary folder ends, one after another
 HELD = "held"  # the file in it that its writer holds a lock on, which the system frees when the writer dies
 GRACE = 3600  # seconds in which a writer has surely come to hold it, and to write its file
 HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the name of what it writes
@@ -60,55 +60,69 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Give a folder that goes when its writer is done; where that one is killed, the next `sweep` removes it."""
-    with tempfile.TemporaryDirectory(
-        dir=parent, prefix=f".{name}.", suffix=f".{HERE}{WRITING}", ignore_cleanup_errors=True
-    ) as folder:
-        handle = _hold(Path(folder))
+    """Give a folder that goes when its writer is done; where that one is killed, the next `sweep` removes it.
+
+    Its name says how far its writer is, so that one that is killed at any moment leaves what can be told apart.
+    """
+    begun = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}.", suffix=f".{HERE}{BEGUN}"))
+    folder, ended = begun.with_suffix(WRITING), begun.with_suffix(ENDED)
+    handle = None
+    try:
+        handle = _hold(begun)
+        os.rename(begun, folder)
+        yield folder
+    finally:
         try:
-            yield Path(folder)
+            for place in (begun, folder):
+                with suppress(OSError):
+                    os.rename(place, ended)
+            shutil.rmtree(ended, ignore_errors=True)
         finally:
             if handle is not None:
                 os.close(handle)
 
 
 def _hold(folder: Path) -> int | None:
-    """Lock a file in a folder; it has its name only once it is locked, so that nobody finds it free before."""
+    """Lock a file in a folder; where a file system has no locks, leave none."""
     if fcntl is None:
         return None
-    handle = os.open(folder / "free", os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(folder / "free", folder / HELD)
-    except OSError:  # a file system without locks
+    except BaseException as error:
         os.close(handle)
+        if not isinstance(error, OSError):
+            raise
+        os.unlink(folder / HELD)
         return None
-    except BaseException:
-        os.close(handle)
-        raise
     return handle
 
 
 def sweep(parent: Path) -> None:
     """Remove the temporary folders that killed writers left in a folder, and none of a living one."""
-    for folder in parent.glob(f".*{WRITING}"):
-        if not folder.is_symlink() and folder.is_dir() and _is_abandoned(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+    for ending, is_left in ((ENDED, Path.is_dir), (WRITING, _is_abandoned), (BEGUN, _is_old)):
+        for folder in parent.glob(f".*{ending}"):
+            if not folder.is_symlink() and folder.is_dir() and is_left(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_old(folder: Path) -> bool:
+    """Tell whether a folder has not changed for so long that its writer is surely dead, or far beyond its beginning."""
+    try:
+        return time.time() - folder.stat().st_mtime > GRACE
+    except OSError:  # gone
+        return False
 
 
 def _is_abandoned(folder: Path) -> bool:
     """Tell whether the writer of a temporary folder is dead."""
-    if fcntl is None:
+    # Not every shared disk tells one machine of another's locks.
+    if fcntl is None or not (_is_old(folder) or folder.name.endswith(f".{HERE}{WRITING}")):
         return False
-    is_old = False
     try:
-        is_old = time.time() - folder.stat().st_mtime > GRACE
-        # Not every shared disk tells one machine of another's locks.
-        if not is_old and not folder.name.endswith(f".{HERE}{WRITING}"):
-            return False
         handle = os.open(folder / HELD, os.O_RDWR)
-    except FileNotFoundError:  # its writer has only just begun, or died then; or the folder is gone
-        return is_old and folder.is_dir()
+    except FileNotFoundError:  # a file system without locks; or the folder is gone
+        return _is_old(folder)
     except OSError:
         return False
     try:

@@ -145,10 +145,35 @@ def test_the_temporary_folder_of_a_killed_writer_is_swept_and_that_of_a_living_o
     assert os.listdir(tmp_path) == ["file.bin"]
 
 
+class Killed(BaseException):
+    """Ends a writer on the spot, as SIGTERM does."""
+
+
+@pytest.mark.parametrize("moment", ["rename", "unlink", "rmdir"])
+def test_a_writer_that_is_killed_while_it_cleans_up_leaves_what_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def die(*given: object, **more: object) -> None:
+        raise Killed
+
+    def write() -> None:
+        with replacing(tmp_path / "file.bin") as temporary:
+            temporary.write_bytes(b"whole")
+            monkeypatch.setattr(os, moment, die)
+
+    with pytest.raises(Killed):
+        write()
+    monkeypatch.undo()
+    assert len(os.listdir(tmp_path)) == 2
+    sweep(tmp_path)
+    assert os.listdir(tmp_path) == ["file.bin"]
+
+
 def test_only_what_writers_made_is_swept(tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
-    stay = [".config", f".begun.{HERE}.writing", ".elsewhere.0123abcd.writing"]
+    stay = [".config", f".lockless.{HERE}.writing", ".elsewhere.0123abcd.writing", f".new.{HERE}.begun"]
     go = [f".died.{HERE}.writing", f".old.{HERE}.writing", ".old-elsewhere.0123abcd.writing"]
+    go += [f".old.{HERE}.begun", f".done.{HERE}.ended", ".elsewhere.0123abcd.ended"]
     for folder in (outside, *(inside / name for name in stay + go)):
         folder.mkdir(parents=True)
     for name in (".config", ".elsewhere.0123abcd.writing", f".died.{HERE}.writing", ".old-elsewhere.0123abcd.writing"):
@@ -157,7 +182,7 @@ def test_only_what_writers_made_is_swept(tmp_path: Path) -> None:
     (inside / f".link.{HERE}.writing").symlink_to(outside)
     (inside / f".file.{HERE}.writing").write_text("no folder")
     long_ago = time.time() - GRACE - 1
-    for name in (".config", f".old.{HERE}.writing", ".old-elsewhere.0123abcd.writing"):
+    for name in (".config", f".old.{HERE}.writing", f".old.{HERE}.begun", ".old-elsewhere.0123abcd.writing"):
         os.utime(inside / name, (long_ago, long_ago))
     sweep(inside)
     assert sorted(os.listdir(inside)) == sorted([*stay, f".file.{HERE}.writing", f".link.{HERE}.writing"])

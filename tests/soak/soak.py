@@ -28,6 +28,7 @@ import torch
 
 from rrbench import cli
 from rrbench.checkpoints import read_checkpoint
+from rrbench.files import ENDED, WRITING
 from rrbench.progress import Silent
 from rrbench.rows import ResultRow, read_rows
 from rrbench.verify import verify_folder
@@ -161,7 +162,7 @@ def content(out: Path) -> dict[str, str]:
             found[name] = digest({key: value.numpy().tobytes() for key, value in tensors.items()})
         elif path.parent.name in ("scores", "data"):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif path.name.endswith(".writing"):
+        elif path.suffix in (WRITING, ENDED):
             found[name] = "left by a writer"
         elif path.is_file() and path.parent.name in ("cells", "attacks"):
             found[name] = "there"
