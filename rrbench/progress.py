@@ -74,6 +74,22 @@ class PassedOn(Lines):
         self.say(text)
 
 
+class Mailbox:
+    """Holds lines of other processes until they are fetched; it lives in one of its own, which needs no torch."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def put(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(line)
+
+    def take(self) -> list[str]:
+        """Return the lines and forget them."""
+        lines, self.lines = self.lines, []
+        return lines
+
+
 class Bars:
     """A rich progress bar per task."""
 

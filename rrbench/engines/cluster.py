@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rrbench import provenance, zoo
-from rrbench.engines.worker import Mailbox, Orders, Worker
+from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import StoppedError, UseError, first_line
 from rrbench.estimate import seconds_of
 from rrbench.files import write_bytes
-from rrbench.progress import Silent
+from rrbench.progress import Mailbox, Silent
 from rrbench.runner import Runner
 from rrbench.schedule import longest_first
 from rrbench.store import Store

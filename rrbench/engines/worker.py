@@ -62,19 +62,3 @@ class Worker:
         if self.runner.keys(unit.cells) != keys:
             raise UseError(f"node {platform.node()} has another version of rrbench, of a plugin or of the zoo")
         return self.runner.work(unit)
-
-
-class Mailbox:
-    """Holds the workers' lines until they are fetched."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def put(self, line: str) -> None:
-        """Add a line."""
-        self.lines.append(line)
-
-    def take(self) -> list[str]:
-        """Return the lines and forget them."""
-        lines, self.lines = self.lines, []
-        return lines
