@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,13 @@ pytest.register_assert_rewrite("made_up_cifar", "own_network", "small_network")
 PLUGIN = str(Path(sys.prefix) / "plugin")
 sys.path.append(PLUGIN)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), PLUGIN)))
+
+# Where no bytecode is kept, every process that the tests start compiles torch afresh, which takes seconds. Then it is
+# kept beside the environment, for the workers of this session and for the processes they start.
+spec = find_spec("torch")
+if sys.dont_write_bytecode and not (spec and spec.cached and Path(spec.cached).is_file()):
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
