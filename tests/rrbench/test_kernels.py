@@ -1,7 +1,7 @@
 """The Triton kernels where there is no GPU: compiled for one, and interpreted against plain PyTorch.
 
-Each in a process of its own, since Triton decides once, when it is loaded, whether it interprets. It lies beside the
-environment, not in it: PyTorch would load it in every process that trains, which takes seconds.
+In two processes, since Triton decides once, when it is loaded, whether it interprets. It lies beside the environment,
+not in it: PyTorch would load it in every process that trains, which takes seconds.
 """
 
 import itertools
@@ -9,6 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +33,48 @@ STEM = {"colours": 3, "height": 9, "width": 8, "outputs": 64, "lanes": 8, "rows"
 STEM_MAPS = ("maps", "gradient", "weight")
 RUNNING = ("seen_inverse", "norm_weight", "norm_bias", "running_mean", "running_variance")
 ADDS = re.compile(r"\b(atom|red)\.[a-z_:.]*add")
-LINK = {"height": 16, "inputs": 128, "outputs": 128, "stages": 3, "num_warps": 4}
+LINK = {"height": 16, "inputs": 64, "outputs": 64, "stages": 3, "num_warps": 4}
+
+
+# What each process does, in this order: what is told of compiling is told once.
+COMPILED, INTERPRETED = ("tell", "compile", "compile-hopper", "choose"), ("compare",)
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], subprocess.CompletedProcess[str]]:
+    """Do several works in one process with Triton, once."""
+
+    @cache
+    def run(works: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {
+            "PYTHONPATH": str(TRITON),
+            "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
+            "TRITON_INTERPRET": str(int(works == INTERPRETED)),
+        }
+        words = [sys.executable, __file__, *works]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
+
+    return run
 
 
 @pytest.mark.parametrize(
-    ("work", "is_interpreted", "expected"),
+    ("work", "expected"),
     [
-        ("compile", False, ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
-        ("compile-hopper", False, ["forward", "forward", "backward", "backward", "link", "link"]),
-        ("tell", False, ["compiling kernels for this GPU; they are kept, a later run need not wait for them"]),
-        ("choose", False, ["15 as expected"]),
-        ("compare", True, ["8 alike", "NaN stays", "4 stems alike"]),
+        ("compile", ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
+        ("compile-hopper", ["forward", "forward", "backward", "backward", "link", "link"]),
+        ("tell", ["compiling kernels for this GPU; they are kept, a later run need not wait for them"]),
+        ("choose", ["15 as expected"]),
+        ("compare", ["8 alike", "NaN stays", "4 stems alike"]),
     ],
     ids=["compiled", "compiled for Hopper", "told", "chosen", "interpreted"],
 )
-def test_without_a_gpu(work: str, is_interpreted: bool, expected: list[str], tmp_path: Path) -> None:
+def test_without_a_gpu(work: str, expected: list[str], ask: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     if not TRITON.is_dir():
         pytest.skip("needs Triton, which is for Linux: make .venv/triton")
-    environment = os.environ | {
-        "PYTHONPATH": str(TRITON),
-        "TRITON_CACHE_DIR": str(tmp_path),
-        "TRITON_INTERPRET": str(int(is_interpreted)),
-    }
-    ended = subprocess.run(
-        [sys.executable, __file__, work], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert (ended.returncode, ended.stdout.splitlines()) == (0, expected), ended.stderr
+    ended = ask(INTERPRETED if work in INTERPRETED else COMPILED)
+    said = dict(re.findall(r"^# (\S+)\n((?:[^#\n].*\n)*)", ended.stdout, re.MULTILINE))
+    assert ended.returncode == 0, ended.stderr
+    assert said[work].splitlines() == [*expected, "done"], ended.stderr
 
 
 def spell(kernel: Any, known: dict[str, Any], types: dict[str, str]) -> tuple[dict[str, str], dict[tuple[int], Any]]:
@@ -127,19 +146,22 @@ def compile_for_hopper() -> None:
         layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
         return f"tensordesc<bf16{list(block)},{layout!r}>"
 
-    source, target, weight = described(1, 8, 1, 16, 64), described(1, 8, 1, 16, 128), described(128, 64)
-    tiles = dict.fromkeys(("total", "skip", "active", "result", "maps", "past"), target)
-    tiles |= {"source": source, "weight": weight, "side_source": source, "side_weight": weight}
+    def tiled(width: int) -> dict[str, str]:
+        source, target, weight = described(1, 8, 1, 16, 64), described(1, 8, 1, 16, width), described(width, 64)
+        tiles = dict.fromkeys(("total", "skip", "active", "result", "maps", "past"), target)
+        return tiles | {"source": source, "weight": weight, "side_source": source, "side_weight": weight}
+
+    narrow, wide = tiled(64), tiled(128)
     chunks = {"source": described(1, 2, 1, 32, 64), "weight": described(64, 64)}
     chunks |= dict.fromkeys(("result", "added", "active", "seen"), "*bf16")
-    alone = {"side_source": None, "side_weight": None, "side_inputs": 0, "stride": 1}
-    side = {"side_inputs": 64, "stride": 2}
+    alone = LINK | {"side_source": None, "side_weight": None, "side_inputs": 0, "stride": 1}
+    side = LINK | {"side_inputs": 64, "stride": 2, "inputs": 128, "outputs": 128}
     summed = dict.fromkeys(RUNNING, None)
     for kernel, types, known in (
-        (convolutions.forward, tiles, LINK | alone | summed | {"active": None}),
-        (convolutions.forward, tiles, LINK | side | {"sums": None, "skip": None}),
-        (convolutions.backward, tiles, LINK | side | {"past": None}),
-        (convolutions.backward, tiles, LINK | alone | {"sums": None}),
+        (convolutions.forward, narrow, alone | summed | {"active": None}),
+        (convolutions.forward, wide, side | {"sums": None, "skip": None}),
+        (convolutions.backward, wide, side | {"past": None}),
+        (convolutions.backward, narrow, alone | {"sums": None}),
         (resident.link, chunks, LINK | {"result": None, "seen": None, "sums": None}),
         (resident.link, chunks, LINK | {"active": None, "added": None, "variance": None}),
     ):
@@ -251,11 +273,17 @@ def compare_stems() -> None:
 
 
 if __name__ == "__main__":
-    work = {
+    known = {
         "compile": compile_all,
         "compile-hopper": compile_for_hopper,
         "tell": tell_once,
         "choose": choose_all,
         "compare": compare_all,
     }
-    work[sys.argv[1]]()
+    for work in sys.argv[1:]:
+        sys.stdout.write(f"# {work}\n")
+        try:
+            known[work]()
+            sys.stdout.write("done\n")
+        except Exception:  # the next has a test of its own
+            traceback.print_exc()
