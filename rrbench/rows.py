@@ -193,8 +193,7 @@ def is_results(path: Path) -> bool:
 
 def from_texts(record: Mapping[str, str | None]) -> ResultRow:
     """Make a row from a CSV record; one that was cut off is an error."""
-    hints = typing.get_type_hints(ResultRow)
-    row = ResultRow(**{name: _value(record[name], hints[name]) for name in COLUMNS})
+    row = ResultRow(**{name: _value(record[name], hint) for name, hint in _hints().items()})
     check_numbers(row)
     return row
 
@@ -211,9 +210,15 @@ def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
 
 
 @cache
+def _hints() -> dict[str, typing.Any]:
+    """Return the type of each column, worked out once for all rows."""
+    return typing.get_type_hints(ResultRow)
+
+
+@cache
 def _kinds() -> dict[str, tuple[type, ...]]:
     """Return what each column may hold; JSON writes a whole number without a point."""
-    found = {name: typing.get_args(hint) or (hint,) for name, hint in typing.get_type_hints(ResultRow).items()}
+    found = {name: typing.get_args(hint) or (hint,) for name, hint in _hints().items()}
     return {name: (*kinds, int) if float in kinds else kinds for name, kinds in found.items()}
 
 
@@ -221,7 +226,8 @@ def check_numbers(row: ResultRow) -> None:
     """Refuse a number that no measurement gives: NaN, a share beyond its range, a negative radius, no inputs."""
     if read_fraction(row.eps or 0) < 0:
         raise ValueError(f"eps of {row.rejector} under {row.attack} is {row.eps}")
-    for name, value in dataclasses.asdict(row).items():
+    for name in COLUMNS:
+        value = getattr(row, name)
         if not isinstance(value, int | float):
             continue
         if isinstance(value, int):

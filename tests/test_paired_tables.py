@@ -1,6 +1,7 @@
 """The paired differences that results/README.md prints are those of the published rows and scores."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,15 @@ def printed() -> list[tuple[str, str, str, str]]:
     return found
 
 
+@cache
+def rows() -> tuple[ResultRow, ...]:
+    return tuple(read_rows(CIFAR10 / "rows.csv"))
+
+
 def row(victim: tuple[str, str], inputs: str) -> ResultRow:
     (found,) = [
         each
-        for each in read_rows(CIFAR10 / "rows.csv")
+        for each in rows()
         if (each.trained_as, each.rejector, each.attack, each.norm, each.eps) == (*victim, *INPUTS[inputs])
     ]
     return found

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import re
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 
@@ -33,13 +33,14 @@ ZOO = ROOT / "results" / "zoo"
 RECOMPUTED = 20  # one cell of so many: `rrbench verify` takes minutes for all
 
 
-def rows() -> list[ResultRow]:
-    return read_rows(CIFAR10 / "rows.csv")
+@cache
+def rows(folder: str = "cifar10") -> tuple[ResultRow, ...]:
+    return tuple(read_rows(ROOT / "results" / folder / "rows.csv"))
 
 
 def whole_rows() -> list[ResultRow]:
     """Return the rows of the folders that hold no trials on a part of the images."""
-    return [row for folder in (CIFAR10, ROOT / "results" / "cifar100") for row in read_rows(folder)]
+    return [*rows(), *rows("cifar100")]
 
 
 def kept_networks() -> list[zoo.Entry]:
