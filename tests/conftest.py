@@ -32,6 +32,24 @@ if sys.dont_write_bytecode and not (spec and spec.cached and Path(spec.cached).i
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
 
+# What takes longest comes first, so that no process still works on it when the others have ended.
+LONGEST = (
+    "test_ray_engine", "test_kernels", "test_faults", "test_scaffold", "test_cw", "test_autoattack", "test_verify",
+    "test_results", "test_drawn", "test_default_run", "test_bench", "test_wrong_plugins", "test_docs", "test_fill",
+)  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep to this order: xdist would begin with the files of most tests, which are short ones."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, and leave the others as they are."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a GPU where there is none."""
