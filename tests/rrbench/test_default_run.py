@@ -71,7 +71,9 @@ def test_a_budget_of_zero_is_clean_in_every_number(find: Find, norm: str) -> Non
 
 LIST = """
 [run]
-all_attacks = ["pgd10", "selective-pgd", "adaptive(con+rcon)", "over-reject", "worst-case"]
+all_attacks = [
+    "pgd10", "selective-pgd(steps=20)", "adaptive(con+rcon,steps=20)", "over-reject(steps=10,searches=3)", "worst-case",
+]
 """
 
 
