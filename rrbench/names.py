@@ -13,6 +13,8 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from types import MappingProxyType
 
 from rrbench.errors import UseError, brief
 from rrbench.numbers import read_fraction, read_whole
@@ -89,16 +91,18 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UseError:
     return UseError(f"unknown {kind} {brief(name)}" + (f"; near: {', '.join(near)}" if near else ""))
 
 
-def settings_of(plugin: type) -> dict[str, tuple[object, object]]:
+@cache
+def settings_of(plugin: type) -> Mapping[str, tuple[object, object]]:
     """Return {setting: (type, default)} of a plugin class; a setting without default has `dataclasses.MISSING`.
 
-    They come as the constructor takes them: those that it wants by name alone are last.
+    They come as the constructor takes them: those that it wants by name alone are last. A plan asks for them again and
+    again, so they are kept, and nobody may change them.
     """
     if not dataclasses.is_dataclass(plugin):
-        return {}
+        return MappingProxyType({})
     hints = typing.get_type_hints(plugin)
     ordered = sorted((item for item in dataclasses.fields(plugin) if item.init), key=lambda item: item.kw_only is True)
-    return {item.name: (hints[item.name], item.default) for item in ordered}
+    return MappingProxyType({item.name: (hints[item.name], item.default) for item in ordered})
 
 
 def convert(value: object, hint: object, where: str) -> Value:
