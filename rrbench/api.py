@@ -13,10 +13,10 @@ import pandas as pd
 
 from rrbench import provenance
 from rrbench.cells import Plan
+from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.search import roots
 from rrbench.deadline import read_deadline
-from rrbench.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.frames import to_frame

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rrbench.answers import has_answers
 from rrbench.cells import Cell, Plan, Training, attack_key, cell_key
-from rrbench.devices import describe
+from rrbench.compute.devices import describe
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.names import Choice
 from rrbench.protocols import Attack, DataSource, Framework

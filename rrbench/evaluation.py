@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rrbench.batching import batch_size, in_batches
+from rrbench.compute.batching import batch_size, in_batches
+from rrbench.compute.devices import Instrumented, Precision, tf32
+from rrbench.compute.draws import HashedDraws, derive
+from rrbench.compute.eval_mode import frozen
 from rrbench.config import MetricSettings
 from rrbench.deployment import Clean
-from rrbench.devices import Instrumented, Precision, tf32
-from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError, first_line
 from rrbench.guards import certainties as certainties
 from rrbench.guards import check_returned, checked, lend_rejector
 from rrbench.lending import kept
 from rrbench.looking import without_looks
 from rrbench.metrics import Metrics, classes_of, measure
-from rrbench.modes import frozen
 from rrbench.names import Choice
 from rrbench.protocols import (
     Attack,

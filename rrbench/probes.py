@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.lending import WRITES, is_written
 from rrbench.protocols import Batch, Network, Outputs, Rejector

@@ -14,8 +14,8 @@ from rrbench import provenance
 from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
 from rrbench.cells import Cell, Plan, Training, all_trainings, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.compute.devices import describe
 from rrbench.deployment import Clean
-from rrbench.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.evaluation import Attacked, fresh_member, measured, run_attack, take_over
 from rrbench.names import Choice

@@ -12,12 +12,12 @@ from torch import Tensor
 from rrbench.augment import augment
 from rrbench.average import Average
 from rrbench.cells import Training
-from rrbench.devices import Instrumented
-from rrbench.draws import ReplayedDraws, derive
+from rrbench.compute.devices import Instrumented
+from rrbench.compute.draws import ReplayedDraws, derive
+from rrbench.compute.turns import TURNS
 from rrbench.errors import first_line
 from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
-from rrbench.turns import TURNS
 
 WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
 

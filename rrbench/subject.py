@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rrbench import probes
-from rrbench.batching import batch_size, forward
 from rrbench.calibration import Border, find_border, scale_of
+from rrbench.compute.batching import batch_size, forward
+from rrbench.compute.devices import Precision, make_twin, tf32
+from rrbench.compute.eval_mode import frozen
 from rrbench.datasets.check import fingerprint
 from rrbench.deployment import Clean, fold_of, fold_thresholds
-from rrbench.devices import Precision, make_twin, tf32
 from rrbench.errors import CellError
 from rrbench.guards import certainties as certainties
 from rrbench.guards import check_alone, fit
 from rrbench.lending import kept
 from rrbench.looking import without_looks
-from rrbench.modes import frozen
 from rrbench.probes import Doubt
 from rrbench.protocols import (
     Batch,

@@ -16,22 +16,22 @@ from torch import Tensor, nn
 
 from rrbench import provenance
 from rrbench.average import Average
-from rrbench.batching import batch_size, forward, in_batches
 from rrbench.cells import Training, identity, plain, show_budget
 from rrbench.checkpoints import pack_bits, write_checkpoint
+from rrbench.compute.batching import batch_size, forward, in_batches
+from rrbench.compute.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
+from rrbench.compute.draws import HashedDraws, derive
+from rrbench.compute.eval_mode import frozen
+from rrbench.compute.turns import TURNS
 from rrbench.config import Recipe
-from rrbench.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
-from rrbench.draws import HashedDraws, derive
 from rrbench.errors import CellError
 from rrbench.files import Files
 from rrbench.guards import checked
-from rrbench.modes import frozen
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
 from rrbench.registry import build
 from rrbench.resume import State, Writer, resume
 from rrbench.steps import CapturedStep, Step
-from rrbench.turns import TURNS
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads

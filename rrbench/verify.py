@@ -26,10 +26,10 @@ from rrbench.claims import (
     not_installed,
     of_preset,
 )
+from rrbench.compute.devices import Precision, describe, place
 from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
 from rrbench.deployment import Clean
-from rrbench.devices import Precision, describe, place
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.evaluation import (

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.ascent import REVISION as ENGINE
+from rrbench.compute.draws import HashedDraws
 from rrbench.config import load_preset
-from rrbench.draws import HashedDraws
 from rrbench.looking import with_looks
 from rrbench.protocols import (
     NO_BUDGET,

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.ascent import norms, project, wide
-from rrbench.devices import Instrumented
+from rrbench.compute.devices import Instrumented
+from rrbench.compute.eval_mode import frozen
 from rrbench.errors import CellError
-from rrbench.modes import frozen
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 
 TARGETS = 9  # classes that the targeted attacks of `standard` aim at, the likeliest first

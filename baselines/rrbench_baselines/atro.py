@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.compute.eval_mode import Mode
 from rrbench.frameworks.inner import InnerPgd, head_output
-from rrbench.modes import Mode
 from rrbench.protocols import Batch, Draws, Network, Outputs, Rejector, Victim
 from rrbench.ranges import above, at_least
 from rrbench_baselines.head import rejection_head

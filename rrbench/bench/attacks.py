@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rrbench.batching import batch_size
 from rrbench.bench.measurement import OURS, Measurement, timed
+from rrbench.compute.batching import batch_size
+from rrbench.compute.devices import Instrumented, Precision, describe, tf32
+from rrbench.compute.draws import HashedDraws
+from rrbench.compute.eval_mode import frozen
 from rrbench.config import Config
-from rrbench.devices import Instrumented, Precision, describe, tf32
-from rrbench.draws import HashedDraws
 from rrbench.evaluation import certainties
 from rrbench.metrics import measure, of_logits
-from rrbench.modes import frozen
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 from rrbench.registry import build, choose
 from rrbench.subject import Subject, to_numpy

@@ -10,8 +10,8 @@ from rrbench.api import Job
 from rrbench.bench import attacks
 from rrbench.bench.measurement import Measurement, timed
 from rrbench.bench.training import curve, training
-from rrbench.devices import describe
-from rrbench.modes import frozen
+from rrbench.compute.devices import describe
+from rrbench.compute.eval_mode import frozen
 from rrbench.protocols import Rejector
 from rrbench.registry import build
 from rrbench.subject import Subject

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.cells import Training
-from rrbench.devices import Instrumented, describe, place, tf32, tried_kernels
+from rrbench.compute.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files import Files
 from rrbench.protocols import DataSource, Framework, Rejector

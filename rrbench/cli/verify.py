@@ -27,8 +27,8 @@ def verify(
 
     Example: rrbench verify runs --rerun
     """
+    from rrbench.compute.devices import find_device
     from rrbench.datasets.search import roots
-    from rrbench.devices import find_device
     from rrbench.progress import reporter
     from rrbench.verify import verify_folder
 

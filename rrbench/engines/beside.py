@@ -11,11 +11,11 @@ from typing import Generic, TypeVar, cast
 import torch
 
 from rrbench.cells import Training
-from rrbench.devices import free_memory, tf32, tried_kernels
+from rrbench.compute.devices import free_memory, tf32, tried_kernels
+from rrbench.compute.turns import TURNS
 from rrbench.errors import StoppedError, no_exit, reason
 from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
-from rrbench.turns import TURNS
 
 MOST = 4  # more were not faster in all on an H200
 ROOM = 24 * 2**30  # bytes that a training may need, through WRN-34-10

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from rrbench import provenance
+from rrbench.compute.devices import tell_compiling
 from rrbench.contract import BASES
-from rrbench.devices import tell_compiling
 from rrbench.errors import UseError
 from rrbench.progress import PassedOn
 from rrbench.registry import table

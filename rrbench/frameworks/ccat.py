@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.ascent import best_other, project, slope
-from rrbench.modes import Mode, mode
+from rrbench.compute.eval_mode import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
 from rrbench.ranges import above, at_least, at_most
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 from torch import Tensor
 
 from rrbench.ascent import Score, ascend, random_start
+from rrbench.compute.eval_mode import Mode, mode
 from rrbench.errors import CellError
-from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs
 from rrbench.ranges import above, at_least, at_most
 

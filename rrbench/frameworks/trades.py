@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.ascent import project
+from rrbench.compute.eval_mode import Mode, mode
 from rrbench.frameworks.inner import InnerPgd
-from rrbench.modes import Mode, mode
 from rrbench.protocols import Batch, Draws, Network, Outputs, Victim
 from rrbench.ranges import at_least
 

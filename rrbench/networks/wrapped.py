@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from rrbench.compute.eval_mode import mode
 from rrbench.errors import UseError, first_line
-from rrbench.modes import mode
 from rrbench.protocols import Batch, Outputs
 
 _EXPECTED = "expected logits (N, classes), or (features, logits), or rrbench Outputs"

@@ -9,9 +9,9 @@ from typing import cast, get_args
 import torch
 from torch import Tensor, nn
 
+from rrbench.compute.devices import Instrumented
+from rrbench.compute.draws import HashedDraws
 from rrbench.contract import check_class
-from rrbench.devices import Instrumented
-from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.evaluation import check_budget, run_attack
 from rrbench.guards import checked

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.looking import with_looks
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, Calibration, DataInfo, Outputs, Rejector

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from rrbench import probes
 from rrbench.cells import training_key
+from rrbench.compute.draws import HashedDraws
 from rrbench.contract import check_class
-from rrbench.draws import HashedDraws
 from rrbench.guards import PROBED, certainties, check_alone, fit
 from rrbench.names import settings_of
 from rrbench.protocols import Batch, Outputs, Rejector, Victim

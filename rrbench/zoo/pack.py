@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rrbench.cells import Training
 from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from rrbench.devices import Instrumented, make_twin, place
+from rrbench.compute.devices import Instrumented, make_twin, place
+from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
 from rrbench.files import sweep
 from rrbench.packing import pack, unpack
@@ -20,7 +21,6 @@ from rrbench.protocols import DataSource, Rejector
 from rrbench.registry import build
 from rrbench.supply import Supply
 from rrbench.train import accuracies, build_network, clean_facts, describe_training
-from rrbench.turns import TURNS
 from rrbench.zoo import Entry, entries, write_index
 
 SUFFIX = ".safetensors"

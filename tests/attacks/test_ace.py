@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.metrics import auc
 from rrbench.protocols import Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.ace import Ace

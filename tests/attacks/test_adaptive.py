@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.ascent import Score
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Calibration, Outputs, Rejector, Victim
 from rrbench_attacks.adaptive import Adaptive, Objective, weighted

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.ascent import best_other
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.apgd import apgd_ascend, apgd_start, checkpoints, must_halve
 from rrbench_attacks.apgd_reject import RIGHT, ApgdReject, gated

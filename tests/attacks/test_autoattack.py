@@ -17,10 +17,10 @@ import torch
 from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from torch import Tensor, nn
 
-from rrbench.devices import Instrumented
-from rrbench.draws import HashedDraws
+from rrbench.compute.devices import Instrumented
+from rrbench.compute.draws import HashedDraws
+from rrbench.compute.eval_mode import frozen
 from rrbench.errors import CellError
-from rrbench.modes import frozen
 from rrbench.names import parse, resolve
 from rrbench.protocols import Batch, Budget, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.autoattack import AutoAttack, Logits, Package, Run, find, lent

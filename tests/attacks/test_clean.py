@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import torch
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Outputs, Victim
 from rrbench_attacks.clean import Clean
 from rrbench_baselines.confidence import Confidence

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.compute.draws import HashedDraws
 from rrbench.datasets.digits import Digits
-from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim

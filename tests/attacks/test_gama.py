@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Outputs, Rejector, Victim
 from rrbench_attacks.gama import Gama, GamaFw, GamaPgd, corner, drops, guide_weight, guided_margin
 from rrbench_baselines.confidence import Confidence

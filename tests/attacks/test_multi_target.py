@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Outputs, Rejector, Victim
 from rrbench_attacks.multi_target import MultiTarget, logit_difference
 from rrbench_baselines.confidence import Confidence

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.over_reject import OverReject

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.ascent import random_start
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.climb import step_size
 from rrbench_attacks.pgd import Pgd

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.evaluation import check_budget
 from rrbench.protocols import Attack, Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.apgd_reject import ApgdReject

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs, Victim
 from rrbench_baselines.atro import Atro, AtroTraining

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.cells import training_key
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs, Victim
 from rrbench_baselines.carl import Carl, CarlTraining, abstain_loss

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rrbench.cells import training_key
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import probabilities
 from rrbench_baselines.coupled import Coupled

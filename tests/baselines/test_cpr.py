@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from line_network import WEIGHTS, Line, with_leads
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.looking import with_looks
 from rrbench.protocols import Batch, Budget, Calibration, Outputs, Victim
 from rrbench_attacks.orthogonal_pgd import SelectivePgd

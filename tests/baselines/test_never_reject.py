@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import rrbench
 from rrbench.ascent import best_other
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, Budget, Calibration, Outputs, Victim
 from rrbench_attacks.adaptive import Adaptive
 from rrbench_attacks.apgd_reject import ApgdReject

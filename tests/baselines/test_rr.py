@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.cells import training_key
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.coupled import Coupled

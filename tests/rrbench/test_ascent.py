@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.ascent import Keep, ascend, margin, project, random_start, search, step_up
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Moved, Norm, Outputs
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.augment import augment
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, DataInfo
 
 DRAWS = HashedDraws(7)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.ascent import best_other
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.frameworks.ccat import Ccat
 from rrbench.protocols import Batch, Outputs, Victim
 from rrbench_baselines.confidence import Confidence

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rrbench.cells import Plan
+from rrbench.compute.devices import describe
 from rrbench.config import load_preset
-from rrbench.devices import describe
 from rrbench.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.plan import Request, make_plan
 from rrbench.rows import ResultRow

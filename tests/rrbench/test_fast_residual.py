@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.compute.devices import Instrumented, tf32
+from rrbench.compute.draws import HashedDraws
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
-from rrbench.devices import Instrumented, tf32
-from rrbench.draws import HashedDraws
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast.fastest import links_for
 from rrbench.networks.fast.norm_relu import Norm, Sums

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.compute.devices import make_twin, place, tf32
 from rrbench.datasets.cifar import Cifar10
-from rrbench.devices import make_twin, place, tf32
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast import norm_relu
 from rrbench.networks.fast.fastest import links_for

@@ -14,9 +14,9 @@ import rrbench
 from made_up_plugins import Brighter, measured
 from own_network import Featured, Linear, inputs
 from rrbench import Outputs, UseError, api
-from rrbench.batching import in_batches
+from rrbench.compute.batching import in_batches
+from rrbench.compute.draws import HashedDraws
 from rrbench.datasets.digits import Digits
-from rrbench.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.evaluation import fresh_member, run_attack
 from rrbench.names import Choice

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.devices import tell_compiling
+from rrbench.compute.devices import tell_compiling
 from rrbench.networks.fast import norm_relu
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.norm_relu import Norm, Sums

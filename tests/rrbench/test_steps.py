@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from rrbench.average import Average
 from rrbench.cells import Training
+from rrbench.compute.devices import Instrumented, make_twin, place
+from rrbench.compute.draws import HashedDraws, ReplayedDraws
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
-from rrbench.devices import Instrumented, make_twin, place
-from rrbench.draws import HashedDraws, ReplayedDraws
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.networks.composed import Composed

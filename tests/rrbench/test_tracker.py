@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rrbench.ascent import Keep, Select, Tracker
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Outputs
 

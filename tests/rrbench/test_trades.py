@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.draws import HashedDraws
+from rrbench.compute.draws import HashedDraws
 from rrbench.frameworks.trades import Trades, divergence
 from rrbench.protocols import Victim
 from rrbench_baselines.confidence import Confidence

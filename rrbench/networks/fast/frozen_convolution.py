@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rrbench.devices import tried_kernels
+from rrbench.compute.devices import tried_kernels
 
 LANES = 8  # channels that the matrix units read at once: three would be converted on every pass
 

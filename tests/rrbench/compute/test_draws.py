@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from rrbench.draws import HashedDraws, derive
+from rrbench.compute.draws import HashedDraws, derive
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=12)
 STREAMS = st.integers(0, 2**63 - 1)

@@ -14,6 +14,7 @@ import torch
 
 from rrbench import resume, train
 from rrbench.cells import Training
+from rrbench.compute.turns import TURNS, Turns
 from rrbench.config import load_preset
 from rrbench.engines.beside import beside
 from rrbench.names import Choice
@@ -23,7 +24,6 @@ from rrbench.protocols import Batch, Split
 from rrbench.runner import Runner
 from rrbench.steps import Captured, CapturedStep, Step
 from rrbench.store import Store
-from rrbench.turns import TURNS, Turns
 from rrbench.zoo import pack
 from spoken import Spoken
 

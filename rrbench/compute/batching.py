@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrbench.devices import free_memory
+from rrbench.compute.devices import free_memory
 from rrbench.errors import CellError
 from rrbench.lending import WRITES, is_written
 from rrbench.protocols import Network, Outputs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rrbench.devices import find_precision, free_memory, tf32, tried_kernels
+from rrbench.compute.devices import find_precision, free_memory, tf32, tried_kernels
 from rrbench.errors import UseError
 from rrbench.progress import Report
 

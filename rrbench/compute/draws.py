@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rrbench.seeds import derive as derive
+from rrbench.compute.seeds import derive as derive
 
 # The multipliers of SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

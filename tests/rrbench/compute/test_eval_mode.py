@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.modes import frozen, mode
+from rrbench.compute.eval_mode import frozen, mode
 from rrbench.protocols import Outputs
 
 

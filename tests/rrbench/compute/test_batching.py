@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rrbench.batching import batch_size, copies, forward, in_batches
+from rrbench.compute.batching import batch_size, copies, forward, in_batches
 from rrbench.errors import CellError
 from rrbench.protocols import Outputs
 

@@ -1,0 +1,1 @@
+"""Device, precision, batches, modes and randomness: how a network is asked."""
