@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rrbench.api import run as run
-    from rrbench.checkpoints import read_checkpoint as read_checkpoint
     from rrbench.errors import CellError as CellError
     from rrbench.errors import UseError as UseError
+    from rrbench.files.checkpoints import read_checkpoint as read_checkpoint
     from rrbench.frames import table as table
     from rrbench.networks.wrapped import wrap as wrap
     from rrbench.own_models import evaluate as evaluate
@@ -37,7 +37,7 @@ _HOMES = {
     "run": "api",
     "table": "frames",
     "wrap": "networks.wrapped",
-    "read_checkpoint": "checkpoints",
+    "read_checkpoint": "files.checkpoints",
     "read_rows": "rows",
     "UseError": "errors",
     "CellError": "errors",
@@ -46,7 +46,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return import_module("rrbench.provenance").version()
+        return import_module("rrbench.files.provenance").version()
     if name not in _HOMES:
         raise AttributeError(f"module 'rrbench' has no attribute {name!r}")
     return getattr(import_module(f"rrbench.{_HOMES[name]}"), name)

@@ -11,7 +11,6 @@ from typing import TypedDict, Unpack
 
 import pandas as pd
 
-from rrbench import provenance
 from rrbench.cells import Plan
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.config import Config, load_file, load_preset
@@ -19,6 +18,7 @@ from rrbench.datasets.search import roots
 from rrbench.deadline import read_deadline
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
+from rrbench.files import provenance
 from rrbench.frames import to_frame
 from rrbench.names import split_list
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select

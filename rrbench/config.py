@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from rrbench.errors import UseError
-from rrbench.files import parse_toml
+from rrbench.files.disk import parse_toml
 from rrbench.names import NORMS, convert, unknown
 
 KINDS = ("rejector", "attack", "framework")

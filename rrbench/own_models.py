@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from rrbench import provenance
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.cells import plain
@@ -22,7 +21,8 @@ from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.evaluation import fresh_member, measured, run_attack
-from rrbench.fingerprints import name_of, of_network, of_object
+from rrbench.files import provenance
+from rrbench.files.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.lending import kept
 from rrbench.looking import with_looks

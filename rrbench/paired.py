@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rrbench.deployment import deployed_draws
 from rrbench.errors import UseError
-from rrbench.files import read_json
+from rrbench.files.disk import read_json
 from rrbench.names import unknown
 from rrbench.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.revisions import is_current

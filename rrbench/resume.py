@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from rrbench.average import Average
 from rrbench.cells import Training
-from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.numbers import read_whole
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rrbench.errors import UseError, brief
-from rrbench.files import parse_json, write_bytes
+from rrbench.files.disk import parse_json, write_bytes
 from rrbench.numbers import read_fraction, read_whole
 
 

@@ -24,12 +24,12 @@ from typing import Any, cast
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from rrbench.arrays import load_arrays as load_arrays
-from rrbench.arrays import save_arrays as save_arrays
 from rrbench.deadline import Deadline
 from rrbench.doubts import with_doubts
 from rrbench.errors import StoppedError, UseError
-from rrbench.files import Files, read_json, sha256, sweep, write_bytes, write_json
+from rrbench.files.arrays import load_arrays as load_arrays
+from rrbench.files.arrays import save_arrays as save_arrays
+from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.progress import Report
 from rrbench.rows import COLUMNS, ResultRow, from_json, write_rows
 from rrbench.scores import ATTACKS, SCORES, is_file_name

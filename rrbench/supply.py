@@ -10,12 +10,12 @@ import torch
 
 from rrbench import zoo
 from rrbench.cells import Cell, Training, all_trainings, attack_key, cell_key
-from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.compute.devices import Precision, place
 from rrbench.datasets.check import check_batch
 from rrbench.deadline import Deadline
 from rrbench.errors import CellError, StoppedError, UseError
-from rrbench.files import Files
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
+from rrbench.files.disk import Files
 from rrbench.looking import with_looks
 from rrbench.names import Choice
 from rrbench.progress import Report, Silent

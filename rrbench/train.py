@@ -14,10 +14,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rrbench import provenance
 from rrbench.average import Average
 from rrbench.cells import Training, identity, plain, show_budget
-from rrbench.checkpoints import pack_bits, write_checkpoint
 from rrbench.compute.batching import batch_size, forward, in_batches
 from rrbench.compute.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.compute.draws import HashedDraws, derive
@@ -25,7 +23,9 @@ from rrbench.compute.eval_mode import frozen
 from rrbench.compute.turns import TURNS
 from rrbench.config import Recipe
 from rrbench.errors import CellError
-from rrbench.files import Files
+from rrbench.files import provenance
+from rrbench.files.checkpoints import pack_bits, write_checkpoint
+from rrbench.files.disk import Files
 from rrbench.guards import checked
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rrbench import provenance, zoo
+from rrbench import zoo
 from rrbench.cells import clean_key, read_budget, victim_key
-from rrbench.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.claims import (
     elsewhere,
     miscounted,
@@ -44,7 +43,9 @@ from rrbench.evaluation import (
     run_attack,
     take_over,
 )
-from rrbench.files import read_json
+from rrbench.files import provenance
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
+from rrbench.files.disk import read_json
 from rrbench.findings import Findings
 from rrbench.looking import with_looks
 from rrbench.progress import Report

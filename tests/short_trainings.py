@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rrbench import train
 from rrbench.cells import Training
-from rrbench.checkpoints import Checkpoint, read_checkpoint
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.protocols import Batch, Draws, Framework, Victim

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rrbench.arrays import save_arrays
+from rrbench.files.arrays import save_arrays
 from rrbench.metrics import classes_of
 from rrbench.scores import ATTACKS, CLEAN, DATA, OF_CLASS, SCORES, Scores
 

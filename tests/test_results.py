@@ -13,9 +13,9 @@ import torch
 
 from rrbench import zoo
 from rrbench.cells import attack_key, cell_key
-from rrbench.checkpoints import read_checkpoint
 from rrbench.doubts import with_doubts
 from rrbench.evaluation import metrics_of
+from rrbench.files.checkpoints import read_checkpoint
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.revisions import superseded

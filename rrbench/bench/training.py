@@ -12,7 +12,7 @@ from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
-from rrbench.files import Files
+from rrbench.files.disk import Files
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.registry import build
 from rrbench.runner import Runner

@@ -36,7 +36,7 @@ def bench(
     from rrbench.bench.attacks import PEERS, installed
     from rrbench.bench.compare import PARTS, compare
     from rrbench.bench.measurement import Measurement, to_csv, to_text, with_ratios
-    from rrbench.files import write_bytes
+    from rrbench.files.disk import write_bytes
     from rrbench.progress import reporter
 
     wanted = options.some_of("--parts", parts, PARTS)

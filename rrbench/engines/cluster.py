@@ -15,11 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rrbench import provenance, zoo
+from rrbench import zoo
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import StoppedError, UseError, first_line
 from rrbench.estimate import seconds_of
-from rrbench.files import write_bytes
+from rrbench.files import provenance
+from rrbench.files.disk import write_bytes
 from rrbench.progress import Mailbox, Silent
 from rrbench.runner import Runner
 from rrbench.schedule import longest_first

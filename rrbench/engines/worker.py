@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from rrbench import provenance
 from rrbench.compute.devices import tell_compiling
 from rrbench.contract import BASES
 from rrbench.errors import UseError
+from rrbench.files import provenance
 from rrbench.progress import PassedOn
 from rrbench.registry import table
 from rrbench.runner import Runner

@@ -13,7 +13,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
-from rrbench.files import write_bytes
+from rrbench.files.disk import write_bytes
 
 SUFFIXES = (".pdf", ".svg", ".png")
 # Okabe and Ito's colours, told apart with any colour vision; yellow, too pale on paper, is left out.

@@ -12,7 +12,7 @@ from typing import Any
 from rrbench.catalogue import plugin_name, plugins
 from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
-from rrbench.files import parse_json
+from rrbench.files.disk import parse_json
 from rrbench.names import parse, show
 from rrbench.numbers import read_fraction
 from rrbench.paper.wanted import Wanted

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rrbench.files import write_bytes
+from rrbench.files.disk import write_bytes
 from rrbench.report.page import build_page
 from rrbench.report.results import read_results
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
-from rrbench.files import read_json
+from rrbench.files.disk import read_json
 from rrbench.revisions import noted
 from rrbench.rows import ResultRow, check_numbers, order, read_rows
 from rrbench.store import Store

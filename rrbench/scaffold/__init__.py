@@ -9,7 +9,7 @@ from typing import Literal
 
 from rrbench.catalogue import cards
 from rrbench.errors import UseError
-from rrbench.files import write_bytes
+from rrbench.files.disk import write_bytes
 
 Kind = Literal["rejector", "attack"]
 THINGS: dict[Kind, str] = {"rejector": "A rejector", "attack": "An attack"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rrbench.errors import UseError, brief
-from rrbench.files import is_plain_name, read_json, write_json
+from rrbench.files.disk import is_plain_name, read_json, write_json
 
 EMBEDDED = Path(__file__).resolve().parent
 KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # what JSON gives for a field of an entry

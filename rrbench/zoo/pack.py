@@ -11,12 +11,12 @@ from filelock import FileLock
 from torch import Tensor
 
 from rrbench.cells import Training
-from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.compute.devices import Instrumented, make_twin, place
 from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
-from rrbench.files import sweep
-from rrbench.packing import pack, unpack
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.files.disk import sweep
+from rrbench.files.packing import pack, unpack
 from rrbench.protocols import DataSource, Rejector
 from rrbench.registry import build
 from rrbench.supply import Supply

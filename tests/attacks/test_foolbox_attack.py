@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
+from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.names import parse, resolve
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, Budget, Moved, Norm, Outputs, Rejector, Victim

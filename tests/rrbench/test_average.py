@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from rrbench import train
 from rrbench.average import Average
-from rrbench.checkpoints import read_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
+from rrbench.files.checkpoints import read_checkpoint
 from rrbench.plan import Request, make_plan
 from rrbench.protocols import Rejector
 from rrbench.registry import build

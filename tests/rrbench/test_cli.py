@@ -13,9 +13,9 @@ import pytest
 import typer
 
 from rrbench import api, cli, zoo
-from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.config import preset_names
-from rrbench.files import sha256
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.files.disk import sha256
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 from rrbench.registry import table
 

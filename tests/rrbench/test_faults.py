@@ -20,11 +20,11 @@ import pytest
 import torch
 
 from rrbench import api, runner
-from rrbench.checkpoints import read_checkpoint
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
 from rrbench.evaluation import run_attack
-from rrbench.files import HERE
+from rrbench.files.checkpoints import read_checkpoint
+from rrbench.files.disk import HERE
 from rrbench.frameworks.standard import Standard
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Victim

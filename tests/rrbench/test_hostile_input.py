@@ -19,7 +19,7 @@ import pytest
 from finished_run import forge_arrays, one_cell, one_file, verify
 from rrbench import cli
 from rrbench.errors import UseError, brief, one_line
-from rrbench.files import parse_json, parse_toml
+from rrbench.files.disk import parse_json, parse_toml
 from rrbench.numbers import read_fraction, read_whole
 from rrbench.progress import Lines
 from rrbench.rows import ResultRow, from_json, read_rows, to_csv

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files import write_json
+from rrbench.files.disk import write_json
 from rrbench.metrics import auc, augrc, aurc
 from rrbench.paired import (
     PAIRED,

@@ -16,11 +16,12 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rrbench import api, engines, provenance, zoo
+from rrbench import api, engines, zoo
 from rrbench.deadline import Deadline
 from rrbench.engines import cluster as engine
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import UseError
+from rrbench.files import provenance
 from rrbench.progress import Silent
 from rrbench.registry import table
 from rrbench.rows import ResultRow, read_rows

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
-from rrbench.fingerprints import of_network, of_object
+from rrbench.files.fingerprints import of_network, of_object
 from rrbench.protocols import Outputs, Rejector
 from rrbench.repeats import gather, row_marks
 from rrbench.report.standings import find_standings

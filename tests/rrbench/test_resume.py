@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rrbench import train
-from rrbench.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.errors import UseError
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.resume import State, Writer, resume
 from short_trainings import Fused, Recorded, holds, planned, same, scripted, trained
 

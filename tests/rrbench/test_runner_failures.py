@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from made_up_plugins import Brighter, BrokenTraining, Fragile, Misbehaving, Noise, Unfit, by_attack, measured
-from rrbench.checkpoints import pack_bits, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
+from rrbench.files.checkpoints import pack_bits, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.protocols import Batch, Draws, Victim
 from rrbench.registry import table
 from rrbench.rows import read_rows

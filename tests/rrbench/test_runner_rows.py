@@ -13,10 +13,10 @@ from torch import nn
 
 from made_up_plugins import by_attack, measured
 from rrbench import train
-from rrbench.checkpoints import load_weights, read_checkpoint
 from rrbench.compute.devices import Instrumented
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
+from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.protocols import Batch, Rejector
 from rrbench.registry import build
 from rrbench.rows import COLUMNS

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files import read_json, sha256, write_bytes, write_json
+from rrbench.files.disk import read_json, sha256, write_bytes, write_json
 from rrbench.progress import Silent
 from rrbench.rows import ResultRow, read_rows
 from rrbench.store import CellRecord, Store, load_arrays, save_arrays
@@ -240,7 +240,7 @@ def test_a_read_only_disk_is_one_line(store: Store, monkeypatch: pytest.MonkeyPa
     def read_only(*arguments: object, **options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("rrbench.files.tempfile.mkdtemp", read_only)
+    monkeypatch.setattr("rrbench.files.disk.tempfile.mkdtemp", read_only)
     assert "Read-only file system" in refusal(store.prepare)
 
 

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from rrbench import train
-from rrbench.checkpoints import load_weights, read_checkpoint, unpack_bits
 from rrbench.compute.turns import TURNS
 from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
+from rrbench.files.checkpoints import load_weights, read_checkpoint, unpack_bits
 from rrbench.protocols import Rejector
 from rrbench.registry import build
 from short_trainings import Recorded, holds, planned, same, scripted, trained

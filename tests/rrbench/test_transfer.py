@@ -19,9 +19,9 @@ from own_network import Linear, inputs
 from plan_parts import attacks, plan
 from rrbench import api, zoo
 from rrbench.cells import Cell, attack_key, cell_key
-from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan, seconds_of
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
 from rrbench.registry import table
 from rrbench.rows import ResultRow

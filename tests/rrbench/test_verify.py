@@ -22,9 +22,9 @@ from finished_run import (
     row_hash,
     verify,
 )
-from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.registry import table
 from rrbench.rows import LATER
 from rrbench.store import read_cell

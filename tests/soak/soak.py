@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from rrbench import cli
-from rrbench.checkpoints import read_checkpoint
-from rrbench.files import ENDED, WRITING
+from rrbench.files.checkpoints import read_checkpoint
+from rrbench.files.disk import ENDED, WRITING
 from rrbench.progress import Silent
 from rrbench.rows import ResultRow, read_rows
 from rrbench.verify import verify_folder

@@ -4,17 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import rrbench
+from rrbench.files import provenance
 
 
 def commit(folder: Path, **environment: str) -> str:
     """The commit that a copy of the package in `folder` says."""
-    source = Path(rrbench.__file__).with_name("provenance.py").read_text()
-    package = folder / "rrbench"
-    package.mkdir(exist_ok=True)
+    source = Path(provenance.__file__).read_text()
+    package = folder / "rrbench" / "files"
+    package.mkdir(parents=True, exist_ok=True)
+    (folder / "rrbench" / "__init__.py").touch()
     (package / "__init__.py").touch()
     (package / "provenance.py").write_text(source)
-    program = "from rrbench import provenance; print(provenance.commit())"
+    program = "from rrbench.files import provenance; print(provenance.commit())"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True
     )

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rrbench.errors import UseError, first_line
-from rrbench.files import parse_json, replacing, sha256
+from rrbench.files.disk import parse_json, replacing, sha256
+from rrbench.files.packing import unpack
 from rrbench.numbers import read_whole
-from rrbench.packing import unpack
 
 MOST_BITS = 10**7  # inputs of which a header says how each is classified
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError, first_line
-from rrbench.files import write_bytes
+from rrbench.files.disk import write_bytes
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files import GRACE, HERE, read_json, replacing, sha256, sweep, write_bytes, write_json
+from rrbench.files.disk import GRACE, HERE, read_json, replacing, sha256, sweep, write_bytes, write_json
 
 
 def test_a_file_is_written_into_folders_that_are_made(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from rrbench.files import replacing
+from rrbench.files.disk import replacing
 with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_bytes(b"half")
     print("writing", flush=True)
@@ -196,7 +196,7 @@ def test_without_locks_a_file_is_written_and_what_is_young_stays(
     def refuse(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("rrbench.files.fcntl.flock", refuse)
+    monkeypatch.setattr("rrbench.files.disk.fcntl.flock", refuse)
     with replacing(tmp_path / "file.bin") as temporary:
         temporary.write_bytes(b"new")
         sweep(tmp_path)

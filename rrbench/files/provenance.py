@@ -21,7 +21,7 @@ def commit() -> str:
 
     Code that came without its history, as to a rented GPU, has the one that $RRBENCH_COMMIT says, or none.
     """
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return os.environ.get("RRBENCH_COMMIT", "")
     try:

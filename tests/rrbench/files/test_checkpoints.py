@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from rrbench.checkpoints import load_weights, pack_bits, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.errors import UseError
+from rrbench.files.checkpoints import load_weights, pack_bits, read_checkpoint, unpack_bits, write_checkpoint
 
 HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head><body>Not found</body></html>\n" * 20
 
@@ -47,7 +47,7 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_file_and_no_other(
     def full(*given: object, **more: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("rrbench.checkpoints.save_file", full)
+    monkeypatch.setattr("rrbench.files.checkpoints.save_file", full)
     assert refusal(lambda: saved(tmp_path)) == (
         f"cannot write {path}: Error while serializing: I/O error: No space left on device (os error 28)"
     )

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from rrbench import train, zoo
-from rrbench.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.config import load_preset
 from rrbench.datasets.cifar import Cifar10
 from rrbench.errors import UseError
-from rrbench.files import sha256
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.files.disk import sha256
+from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.networks.preact_resnet import PreActResNet18
-from rrbench.packing import SCALE, pack, unpack
 from rrbench.plan import Request, make_plan
 from rrbench.train import describe_training
 from rrbench.zoo import pack as pack_module

@@ -1,0 +1,1 @@
+"""Single files, written safely, and what made them."""
