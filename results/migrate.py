@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.cells import attack_key, cell_key, clean_key
-from rrbench.deployment import REVISION, deploy_threshold
 from rrbench.evaluation import metrics_of
+from rrbench.metrics.deployment import REVISION, deploy_threshold
 from rrbench.progress import Silent
 from rrbench.protocols import Rejector
 from rrbench.registry import build, restore

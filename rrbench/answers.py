@@ -19,7 +19,7 @@ from torch import Tensor
 from rrbench.errors import UseError
 from rrbench.evaluation import KEPT_IMAGES, Attacked
 from rrbench.files.disk import sha256
-from rrbench.metrics import classes_of
+from rrbench.metrics.measures import classes_of
 from rrbench.protocols import Outputs
 from rrbench.scores import ATTACKS, OF_CLASS
 from rrbench.store import Store, load_arrays, save_arrays

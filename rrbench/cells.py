@@ -11,7 +11,7 @@ from typing import Any, cast
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.config import MetricSettings, Recipe
-from rrbench.deployment import REVISION as DEPLOYMENT
+from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.protocols import Attack, Budget, Norm, Rejector
 from rrbench.registry import build, revision

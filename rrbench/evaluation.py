@@ -17,13 +17,13 @@ from rrbench.compute.devices import Instrumented, Precision, tf32
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
 from rrbench.config import MetricSettings
-from rrbench.deployment import Clean
 from rrbench.errors import CellError, first_line
 from rrbench.guards import certainties as certainties
 from rrbench.guards import check_returned, checked, lend_rejector
 from rrbench.lending import kept
 from rrbench.looking import without_looks
-from rrbench.metrics import Metrics, classes_of, measure
+from rrbench.metrics.deployment import Clean
+from rrbench.metrics.measures import Metrics, classes_of, measure
 from rrbench.names import Choice
 from rrbench.protocols import (
     Attack,

@@ -17,7 +17,6 @@ from rrbench.compute.eval_mode import mode
 from rrbench.config import Config, load_preset
 from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
-from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.evaluation import fresh_member, measured, run_attack
@@ -26,6 +25,7 @@ from rrbench.files.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.lending import kept
 from rrbench.looking import with_looks
+from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.plan import variants

@@ -13,16 +13,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.deployment import deployed_draws
 from rrbench.errors import UseError
 from rrbench.files.disk import read_json
+from rrbench.metrics.deployment import deployed_draws
+from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
+from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
-from rrbench.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.revisions import is_current
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
 from rrbench.scores import Scores, read_scores
 from rrbench.tables import number, pivot_table
-from rrbench.tallies import TprRule
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "deploy_joint", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)

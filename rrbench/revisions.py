@@ -67,7 +67,7 @@ def calibration() -> int:
 
 def deployment() -> int:
     """Return the revision of the way in which deployed thresholds are fixed."""
-    return int(constant("rrbench.deployment", "REVISION"))
+    return int(constant("rrbench.metrics.deployment", "REVISION"))
 
 
 def superseded(row: ResultRow) -> list[str]:

@@ -13,11 +13,11 @@ import torch
 from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
 from rrbench.cells import Cell, Plan, Training, all_trainings, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.compute.devices import describe
-from rrbench.deployment import Clean
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.evaluation import Attacked, fresh_member, measured, run_attack, take_over
 from rrbench.files import provenance
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.metrics.deployment import Clean
 from rrbench.names import Choice
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.registry import build

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.deployment import Clean, fold_of
 from rrbench.errors import UseError
 from rrbench.files.arrays import load_arrays
 from rrbench.files.disk import is_plain_name
-from rrbench.metrics import classes_of
+from rrbench.metrics.deployment import Clean, fold_of
+from rrbench.metrics.measures import classes_of
 
 DATA, CLEAN, ATTACKS, SCORES = "data", "clean", "attacks", "scores"
 FOLDERS = (DATA, CLEAN, ATTACKS, SCORES)

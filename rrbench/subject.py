@@ -17,12 +17,12 @@ from rrbench.compute.batching import batch_size, forward
 from rrbench.compute.devices import Precision, make_twin, tf32
 from rrbench.compute.eval_mode import frozen
 from rrbench.datasets.check import fingerprint
-from rrbench.deployment import Clean, fold_of, fold_thresholds
 from rrbench.errors import CellError
 from rrbench.guards import certainties as certainties
 from rrbench.guards import check_alone, fit
 from rrbench.lending import kept
 from rrbench.looking import without_looks
+from rrbench.metrics.deployment import Clean, fold_of, fold_thresholds
 from rrbench.probes import Doubt
 from rrbench.protocols import (
     Batch,

@@ -28,7 +28,6 @@ from rrbench.claims import (
 from rrbench.compute.devices import Precision, describe, place
 from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
-from rrbench.deployment import Clean
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.evaluation import (
@@ -48,6 +47,7 @@ from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.files.disk import read_json
 from rrbench.findings import Findings
 from rrbench.looking import with_looks
+from rrbench.metrics.deployment import Clean
 from rrbench.progress import Report
 from rrbench.protocols import (
     NO_BUDGET,

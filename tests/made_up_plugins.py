@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rrbench.metrics import Metrics
+from rrbench.metrics.measures import Metrics
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import (
     Attack,

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
-from rrbench import metrics
-from rrbench.deployment import Clean, fold_of
-from rrbench.tallies import TprRule
+from rrbench.metrics import measures as metrics
+from rrbench.metrics.deployment import Clean, fold_of
+from rrbench.metrics.tallies import TprRule
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rrbench.files.arrays import save_arrays
-from rrbench.metrics import classes_of
+from rrbench.metrics.measures import classes_of
 from rrbench.scores import ATTACKS, CLEAN, DATA, OF_CLASS, SCORES, Scores
 
 NOTHING = np.empty(0)

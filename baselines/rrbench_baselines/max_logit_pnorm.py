@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrbench.metrics import aurc
+from rrbench.metrics.measures import aurc
 from rrbench.protocols import Outputs, Rejector
 from rrbench_baselines.confidence import probabilities
 

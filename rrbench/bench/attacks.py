@@ -19,7 +19,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
 from rrbench.config import Config
 from rrbench.evaluation import certainties
-from rrbench.metrics import measure, of_logits
+from rrbench.metrics.measures import measure, of_logits
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 from rrbench.registry import build, choose
 from rrbench.subject import Subject, to_numpy

@@ -8,7 +8,7 @@ from rrbench.errors import UseError
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import BLACK, BLUE, ORANGE, finish, legend_below, panels, styled
-from rrbench.metrics import reliability
+from rrbench.metrics.measures import reliability
 from rrbench.tables import budget_text
 
 NEEDS = tuple(Need("pgd-at", "confidence", attack, "pgd-at") for attack in ("clean", "pgd10"))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from rrbench.compute.seeds import derive
 from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import finish, legend_below, look, panels, styled
-from rrbench.metrics import risk_coverage
+from rrbench.metrics.measures import risk_coverage
+from rrbench.metrics.resampling import risk_coverage_band
 from rrbench.names import unknown
-from rrbench.resampling import risk_coverage_band
 from rrbench.rows import ResultRow, order
 from rrbench.tables import budget_text
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
+from rrbench.metrics.tallies import TprRule
 from rrbench.revisions import is_current
 from rrbench.rows import ResultRow, order
 from rrbench.scores import Scores, read_images, read_scores
 from rrbench.store import CellRecord, Store
-from rrbench.tallies import TprRule
 
 PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rrbench.intervals import mean_interval, share_interval
+from rrbench.metrics.intervals import mean_interval, share_interval
 from rrbench.paper.cells import PaperCell
 from rrbench.paper.matching import Rows
 from rrbench.paper.wanted import column, is_published, never, presets_for, wanted

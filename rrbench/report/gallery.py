@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from rrbench.deployment import accepted_by
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
+from rrbench.metrics.deployment import accepted_by
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.picture import data_address
 from rrbench.report.results import Results

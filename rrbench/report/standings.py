@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
 
-from rrbench.intervals import Interval, share_interval
+from rrbench.metrics.intervals import Interval, share_interval
 from rrbench.repeats import gather, names, victim_marks
 from rrbench.rows import COLUMNS, ResultRow, stated
 from rrbench.tables import budget_text

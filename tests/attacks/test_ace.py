@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.compute.draws import HashedDraws
-from rrbench.metrics import auc
+from rrbench.metrics.measures import auc
 from rrbench.protocols import Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.ace import Ace
 from rrbench_baselines.confidence import Confidence

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rrbench.metrics import aurc
+from rrbench.metrics.measures import aurc
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.max_logit_pnorm import MaxLogitPnorm

@@ -15,9 +15,9 @@ from rrbench import catalogue, revisions
 from rrbench.ascent import REVISION
 from rrbench.cells import Cell, attack_key, cell_key
 from rrbench.config import load_preset
-from rrbench.deployment import REVISION as DEPLOYMENT
 from rrbench.distributions import package_hash, sources
 from rrbench.frameworks.pgd_at import PgdAt
+from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.plan import Request, make_plan
 from rrbench.registry import revision, table
 from rrbench.revisions import installed, superseded

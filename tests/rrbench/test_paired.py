@@ -11,7 +11,8 @@ import pytest
 
 from rrbench.errors import UseError
 from rrbench.files.disk import write_json
-from rrbench.metrics import auc, augrc, aurc
+from rrbench.metrics.measures import auc, augrc, aurc
+from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.paired import (
     PAIRED,
     Scored,
@@ -22,7 +23,6 @@ from rrbench.paired import (
     reference_of,
     scored_rows,
 )
-from rrbench.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.rows import ResultRow, read_rows, write_rows
 from rrbench.scores import Scores
 from stored_scores import save_scores, scores_of

@@ -7,7 +7,7 @@ from scipy.special import expit, softmax
 
 from rrbench.figures.certainty import couple, log_odds, probability
 from rrbench.figures.temperature import LOG2_TAU, sweep
-from rrbench.metrics import accept_at_tpr95
+from rrbench.metrics.measures import accept_at_tpr95
 
 
 def problem(inputs: int = 400, classes: int = 4) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:

@@ -21,7 +21,7 @@ from rrbench.figures.risk_coverage import GRID, by_budget, curve_of, draw_risk_c
 from rrbench.figures.scored import Scored, victim_label
 from rrbench.figures.style import look, save
 from rrbench.figures.temperature import sweep
-from rrbench.metrics import risk_coverage
+from rrbench.metrics.measures import risk_coverage
 from rrbench.rows import ResultRow, read_rows
 
 DIGITS = Wish(dataset="digits", network="small-cnn", points=50)

@@ -13,7 +13,7 @@ import pytest
 from rrbench.catalogue import plugin_name
 from rrbench.config import load_preset
 from rrbench.errors import UseError
-from rrbench.intervals import share_interval
+from rrbench.metrics.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
 from rrbench.paper.fill import Measured, fill
 from rrbench.paper.matching import Rows, same

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.calibration import calibration_curve
 
-from rrbench import metrics, resampling
+from rrbench.metrics import measures as metrics
+from rrbench.metrics import resampling
 
 Floats = NDArray[np.float64]
 Scored = tuple[Floats, NDArray[np.bool_]]

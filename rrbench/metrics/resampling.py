@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench import tallies
-from rrbench.tallies import Booleans, Floats, Integers, TprRule
+from rrbench.metrics import tallies
+from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
 
 Drawn = NDArray[np.float64]  # of some draws, in their order
 Work = Callable[[Integers], Drawn]

@@ -7,8 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from rrbench import metrics, resampling
-from rrbench.tallies import TprRule
+from rrbench.metrics import measures as metrics
+from rrbench.metrics import resampling
+from rrbench.metrics.tallies import TprRule
 from scored_inputs import PLAIN, RULES, TIED, Scored, accepted_by_scikit_learn, accuracy, overlapping
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rrbench.deployment import (
+from rrbench.metrics.deployment import (
     FOLDS,
     Clean,
     Deployed,

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench import tallies
-from rrbench.resampling import numbered_draws
-from rrbench.tallies import Booleans, Floats, Integers
+from rrbench.metrics import tallies
+from rrbench.metrics.resampling import numbered_draws
+from rrbench.metrics.tallies import Booleans, Floats, Integers
 
 # Of how thresholds are fixed. Raised with every change: the keys of cells hold it. 1 took the last 1,000 test images of
 # CIFAR for it and measured the others.

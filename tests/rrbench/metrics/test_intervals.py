@@ -5,7 +5,7 @@ import statistics
 import pytest
 from scipy.stats import binomtest, t
 
-from rrbench.intervals import mean_interval, share_interval, student
+from rrbench.metrics.intervals import mean_interval, share_interval, student
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (10, 10), (3, 7), (380, 400), (1, 10000)])

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench import tallies
-from rrbench.deployment import Clean, deployed, deployed_draws, whole_threshold
-from rrbench.resampling import bootstrap, interval
-from rrbench.tallies import Booleans, Floats, Integers, TprRule
+from rrbench.metrics import tallies
+from rrbench.metrics.deployment import Clean, deployed, deployed_draws, whole_threshold
+from rrbench.metrics.resampling import bootstrap, interval
+from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
 
 
 class Metrics(NamedTuple):

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import auc as area
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from rrbench import metrics, resampling
-from rrbench.deployment import deploy_threshold, deployed_draws
-from rrbench.tallies import TprRule
+from rrbench.metrics import measures as metrics
+from rrbench.metrics import resampling
+from rrbench.metrics.deployment import deploy_threshold, deployed_draws
+from rrbench.metrics.tallies import TprRule
 from scored_inputs import (
     PLAIN,
     TIED,

@@ -1,0 +1,1 @@
+"""Pure functions of scores: no network, no file."""
