@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from rrbench.cells import attack_key, cell_key, clean_key
 from rrbench.evaluation import metrics_of
 from rrbench.metrics.deployment import REVISION, deploy_threshold
+from rrbench.plugins.registry import build, restore
+from rrbench.plugins.revisions import write
 from rrbench.progress import Silent
 from rrbench.protocols import Rejector
-from rrbench.registry import build, restore
-from rrbench.revisions import write
 from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, read_scores
 from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 

@@ -13,7 +13,6 @@ import pandas as pd
 
 from rrbench.cells import Plan
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
-from rrbench.config import Config, load_file, load_preset
 from rrbench.datasets.search import roots
 from rrbench.deadline import read_deadline
 from rrbench.engines import find_engine
@@ -24,6 +23,7 @@ from rrbench.names import split_list
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent
 from rrbench.rows import ResultRow
 from rrbench.runner import Engine, Runner

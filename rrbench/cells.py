@@ -10,12 +10,12 @@ from typing import Any, cast
 
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.calibration import REVISION as CALIBRATION
-from rrbench.config import MetricSettings, Recipe
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse_budget, radius_text, show
+from rrbench.plugins.config import MetricSettings, Recipe
+from rrbench.plugins.registry import build, revision
+from rrbench.plugins.revisions import versions
 from rrbench.protocols import Attack, Budget, Norm, Rejector
-from rrbench.registry import build, revision
-from rrbench.revisions import versions
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rrbench.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
-from rrbench.config import Config, load_preset, preset_names
 from rrbench.files.checkpoints import Checkpoint
 from rrbench.names import long_form, parse, resolve, settings_of
-from rrbench.registry import choose, expand, plain_rejector, table
-from rrbench.revisions import installed, write
+from rrbench.plugins.config import Config, load_preset, preset_names
+from rrbench.plugins.registry import choose, expand, plain_rejector, table
+from rrbench.plugins.revisions import installed, write
 from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.store import CellRecord
 from rrbench.tables import budget_text

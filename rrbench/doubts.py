@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from rrbench.catalogue import plugin_name
 from rrbench.errors import UseError
 from rrbench.names import radius_text
+from rrbench.plugins.catalogue import plugin_name
 from rrbench.rows import ResultRow, order, stated
 from rrbench.sight import is_blind, keeps_answers, looks
 

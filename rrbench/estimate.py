@@ -8,8 +8,8 @@ from rrbench.cells import Cell, Plan, Training, attack_key, cell_key
 from rrbench.compute.devices import describe
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.names import Choice
+from rrbench.plugins.registry import build
 from rrbench.protocols import Attack, DataSource, Framework
-from rrbench.registry import build
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
 from rrbench.schedule import wall_seconds

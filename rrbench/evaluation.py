@@ -16,15 +16,16 @@ from rrbench.compute.batching import batch_size, in_batches
 from rrbench.compute.devices import Instrumented, Precision, tf32
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
-from rrbench.config import MetricSettings
 from rrbench.errors import CellError, first_line
-from rrbench.guards import certainties as certainties
-from rrbench.guards import check_returned, checked, lend_rejector
 from rrbench.lending import kept
 from rrbench.looking import without_looks
 from rrbench.metrics.deployment import Clean
 from rrbench.metrics.measures import Metrics, classes_of, measure
 from rrbench.names import Choice
+from rrbench.plugins.config import MetricSettings
+from rrbench.plugins.guards import certainties as certainties
+from rrbench.plugins.guards import check_returned, checked, lend_rejector
+from rrbench.plugins.registry import build
 from rrbench.protocols import (
     Attack,
     Batch,
@@ -38,7 +39,6 @@ from rrbench.protocols import (
     Rejector,
     Victim,
 )
-from rrbench.registry import build
 from rrbench.scores import Scores
 from rrbench.subject import Subject, to_numpy
 

@@ -12,7 +12,7 @@ from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
-from rrbench.revisions import noted
+from rrbench.plugins.revisions import noted
 from rrbench.rows import COLUMNS, ResultRow, read_rows
 
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")

@@ -14,8 +14,6 @@ from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.cells import plain
 from rrbench.compute.devices import describe, find_precision
 from rrbench.compute.eval_mode import mode
-from rrbench.config import Config, load_preset
-from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
@@ -29,9 +27,11 @@ from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.plan import variants
+from rrbench.plugins.config import Config, load_preset
+from rrbench.plugins.contract import check_class
+from rrbench.plugins.registry import build, choose, expand, revision
+from rrbench.plugins.revisions import versions, write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector
-from rrbench.registry import build, choose, expand, revision
-from rrbench.revisions import versions, write
 from rrbench.rows import ResultRow
 from rrbench.subject import Subject, changes_itself
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rrbench.cells import Cell, Plan, Training, depends, training_key
-from rrbench.config import Config
 from rrbench.errors import UseError
 from rrbench.names import Choice, convert, long_form, parse, parse_budget, split_list
+from rrbench.plugins.config import Config
+from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, table
 from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, MovedElsewhere, Norm, Rejector
-from rrbench.registry import build, check_names, choose, expand, find, plain_rejector, table
 
 CLEAN = "clean"  # planned always: the reference for every other row
 ALL = "all"

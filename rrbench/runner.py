@@ -19,9 +19,9 @@ from rrbench.files import provenance
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.metrics.deployment import Clean
 from rrbench.names import Choice
+from rrbench.plugins.registry import build
+from rrbench.plugins.revisions import write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
-from rrbench.registry import build
-from rrbench.revisions import write
 from rrbench.rows import ResultRow
 from rrbench.scores import CLEAN, DATA, SCORES
 from rrbench.store import CellRecord, save_arrays

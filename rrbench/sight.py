@@ -1,7 +1,7 @@
 """Which rows come from an attack that looks at the rejector, and which are blind. Imports no torch and no plugin."""
 
-from rrbench.catalogue import plugin_name, plugins
 from rrbench.errors import UseError
+from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.rows import ResultRow, stated
 
 

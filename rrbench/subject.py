@@ -18,11 +18,11 @@ from rrbench.compute.devices import Precision, make_twin, tf32
 from rrbench.compute.eval_mode import frozen
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError
-from rrbench.guards import certainties as certainties
-from rrbench.guards import check_alone, fit
 from rrbench.lending import kept
 from rrbench.looking import without_looks
 from rrbench.metrics.deployment import Clean, fold_of, fold_thresholds
+from rrbench.plugins.guards import certainties as certainties
+from rrbench.plugins.guards import check_alone, fit
 from rrbench.probes import Doubt
 from rrbench.protocols import (
     Batch,

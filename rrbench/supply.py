@@ -18,9 +18,9 @@ from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint,
 from rrbench.files.disk import Files
 from rrbench.looking import with_looks
 from rrbench.names import Choice
+from rrbench.plugins.registry import build
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
-from rrbench.registry import build
 from rrbench.store import Store
 from rrbench.subject import Subject
 from rrbench.train import build_network, describe_training, epochs

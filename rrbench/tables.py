@@ -5,10 +5,10 @@ import io
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from rrbench.catalogue import plugin_name
 from rrbench.errors import UseError
 from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
 from rrbench.names import radius_text, split_list, unknown
+from rrbench.plugins.catalogue import plugin_name
 from rrbench.repeats import row_marks
 from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 from rrbench.sight import attack_text, is_blind

@@ -21,15 +21,15 @@ from rrbench.compute.devices import Instrumented, Precision, describe, make_twin
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
 from rrbench.compute.turns import TURNS
-from rrbench.config import Recipe
 from rrbench.errors import CellError
 from rrbench.files import provenance
 from rrbench.files.checkpoints import pack_bits, write_checkpoint
 from rrbench.files.disk import Files
-from rrbench.guards import checked
+from rrbench.plugins.config import Recipe
+from rrbench.plugins.guards import checked
+from rrbench.plugins.registry import build
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
-from rrbench.registry import build
 from rrbench.resume import State, Writer, resume
 from rrbench.steps import CapturedStep, Step
 

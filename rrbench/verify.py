@@ -26,7 +26,6 @@ from rrbench.claims import (
     of_preset,
 )
 from rrbench.compute.devices import Precision, describe, place
-from rrbench.config import MetricSettings
 from rrbench.datasets.check import fingerprint
 from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line, no_exit
@@ -48,6 +47,9 @@ from rrbench.files.disk import read_json
 from rrbench.findings import Findings
 from rrbench.looking import with_looks
 from rrbench.metrics.deployment import Clean
+from rrbench.plugins.config import MetricSettings
+from rrbench.plugins.registry import build, restore
+from rrbench.plugins.revisions import installed, is_current
 from rrbench.progress import Report
 from rrbench.protocols import (
     NO_BUDGET,
@@ -61,8 +63,6 @@ from rrbench.protocols import (
     Split,
     Victim,
 )
-from rrbench.registry import build, restore
-from rrbench.revisions import installed, is_current
 from rrbench.rows import ResultRow, order, read_rows, stated
 from rrbench.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.store import CellRecord, Store, load_arrays

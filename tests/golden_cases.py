@@ -24,8 +24,9 @@ from torch.nn import functional as F
 
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.compute.draws import HashedDraws
-from rrbench.config import load_preset
 from rrbench.looking import with_looks
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build, choose, is_ours, table
 from rrbench.protocols import (
     NO_BUDGET,
     Attack,
@@ -40,7 +41,6 @@ from rrbench.protocols import (
     Rejector,
     Victim,
 )
-from rrbench.registry import build, choose, is_ours, table
 from rrbench_baselines.confidence import Confidence
 
 PATH = Path(__file__).resolve().parent / "golden" / "outputs.json"

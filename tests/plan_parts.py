@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rrbench.cells import Cell, Plan
-from rrbench.config import Config, load_preset
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import Config, load_preset
 from tested_plugins import TESTED
 
 QUICK, PAPER = load_preset("quick"), load_preset("paper")

@@ -18,7 +18,7 @@ from rrbench.evaluation import metrics_of
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
-from rrbench.revisions import superseded
+from rrbench.plugins.revisions import superseded
 from rrbench.rows import ResultRow, read_rows
 from rrbench.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.scores import read_scores

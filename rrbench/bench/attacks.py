@@ -17,11 +17,11 @@ from rrbench.compute.batching import batch_size
 from rrbench.compute.devices import Instrumented, Precision, describe, tf32
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
-from rrbench.config import Config
 from rrbench.evaluation import certainties
 from rrbench.metrics.measures import measure, of_logits
+from rrbench.plugins.config import Config
+from rrbench.plugins.registry import build, choose
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
-from rrbench.registry import build, choose
 from rrbench.subject import Subject, to_numpy
 
 STEPS = 20

@@ -12,8 +12,8 @@ from rrbench.bench.measurement import Measurement, timed
 from rrbench.bench.training import curve, training
 from rrbench.compute.devices import describe
 from rrbench.compute.eval_mode import frozen
+from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
-from rrbench.registry import build
 from rrbench.subject import Subject
 
 PARTS = ("pgd", "training", "autoattack", "curve")

@@ -13,8 +13,8 @@ from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files.disk import Files
+from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Framework, Rejector
-from rrbench.registry import build
 from rrbench.runner import Runner
 from rrbench.steps import Step
 from rrbench.train import Epoch, build_network, epochs, make_optimizer

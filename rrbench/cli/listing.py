@@ -39,7 +39,7 @@ def show(
 
 
 def _plugins(kind: str) -> None:
-    from rrbench.catalogue import cards
+    from rrbench.plugins.catalogue import cards
 
     for card in cards(kind):
         if card.stands_for:
@@ -64,7 +64,7 @@ def _plugins(kind: str) -> None:
 
 
 def _presets() -> None:
-    from rrbench.config import load_preset, preset_names
+    from rrbench.plugins.config import load_preset, preset_names
 
     for name in preset_names():
         print(f"{name}\n    {load_preset(name).values.get('about', '')}")

@@ -46,7 +46,7 @@ def table(
     Example: rrbench table runs --by attack --metric deploy_joint --against confidence
     """
     from rrbench.doubts import with_doubts
-    from rrbench.revisions import noted
+    from rrbench.plugins.revisions import noted
     from rrbench.rows import read_rows
     from rrbench.tables import is_of, pivot_table, results_table
 

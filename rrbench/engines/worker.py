@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from rrbench.compute.devices import tell_compiling
-from rrbench.contract import BASES
 from rrbench.errors import UseError
 from rrbench.files import provenance
+from rrbench.plugins.contract import BASES
+from rrbench.plugins.registry import table
 from rrbench.progress import PassedOn
-from rrbench.registry import table
 from rrbench.runner import Runner
 from rrbench.units import Unit
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.metrics.tallies import TprRule
-from rrbench.revisions import is_current
+from rrbench.plugins.revisions import is_current
 from rrbench.rows import ResultRow, order
 from rrbench.scores import Scores, read_images, read_scores
 from rrbench.store import CellRecord, Store

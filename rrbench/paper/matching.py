@@ -9,14 +9,14 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from rrbench.catalogue import plugin_name, plugins
-from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.files.disk import parse_json
 from rrbench.names import parse, show
 from rrbench.numbers import read_fraction
 from rrbench.paper.wanted import Wanted
-from rrbench.revisions import is_current
+from rrbench.plugins.catalogue import plugin_name, plugins
+from rrbench.plugins.config import Config, load_preset
+from rrbench.plugins.revisions import is_current
 from rrbench.rows import ResultRow, order
 
 Settings = Mapping[str, str]

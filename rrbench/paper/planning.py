@@ -6,7 +6,6 @@ from shlex import quote
 
 from rrbench import zoo
 from rrbench.cells import Cell, Plan, Training
-from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.estimate import duration, known_rates, training_gradients
 from rrbench.names import parse
@@ -15,6 +14,7 @@ from rrbench.paper.show import superseded_line
 from rrbench.paper.tabulate import PaperTables, Selection
 from rrbench.paper.wanted import Wanted, is_published, wanted
 from rrbench.plan import CLEAN, Request, make_plan, merged
+from rrbench.plugins.config import Config, load_preset
 from rrbench.rows import ResultRow
 from rrbench.supply import absences, in_large_zoo
 from rrbench.tables import render

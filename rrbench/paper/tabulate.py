@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rrbench.config import preset_names
 from rrbench.errors import UseError
 from rrbench.names import unknown
 from rrbench.paper.cells import PaperCell, cells_of, relabelled, resolve
@@ -15,6 +14,7 @@ from rrbench.paper.matching import Rows
 from rrbench.paper.show import show
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.wanted import PUBLISHED_PRESETS, is_published
+from rrbench.plugins.config import preset_names
 from rrbench.rows import ResultRow
 
 

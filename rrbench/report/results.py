@@ -9,7 +9,7 @@ from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.files.disk import read_json
-from rrbench.revisions import noted
+from rrbench.plugins.revisions import noted
 from rrbench.rows import ResultRow, check_numbers, order, read_rows
 from rrbench.store import Store
 

@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from rrbench.catalogue import cards
 from rrbench.errors import UseError
 from rrbench.files.disk import write_bytes
+from rrbench.plugins.catalogue import cards
 
 Kind = Literal["rejector", "attack"]
 THINGS: dict[Kind, str] = {"rejector": "A rejector", "attack": "An attack"}

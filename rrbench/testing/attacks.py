@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
-from rrbench.contract import check_class
 from rrbench.errors import CellError
 from rrbench.evaluation import check_budget, run_attack
-from rrbench.guards import checked
+from rrbench.plugins.contract import check_class
+from rrbench.plugins.guards import checked
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
 from rrbench.subject import Subject
 from rrbench.testing.check import Check, expect

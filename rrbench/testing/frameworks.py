@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.compute.draws import HashedDraws
-from rrbench.contract import check_class
+from rrbench.plugins.contract import check_class
 from rrbench.protocols import Batch, Framework, Outputs, Rejector, Victim
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import Plain, build_network, patterns

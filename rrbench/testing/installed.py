@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from rrbench.config import Config, load_preset
-from rrbench.contract import BASES
 from rrbench.datasets.search import roots
 from rrbench.names import Choice, long_form, parse, settings_of, unknown
 from rrbench.plan import variants
+from rrbench.plugins.config import Config, load_preset
+from rrbench.plugins.contract import BASES
+from rrbench.plugins.registry import build, choose, expand, table
 from rrbench.protocols import Attack, DataSource, Ensemble, Framework, MovedElsewhere, NetworkSource, Rejector
-from rrbench.registry import build, choose, expand, table
 from rrbench.testing.attacks import attack_checks
 from rrbench.testing.check import Check
 from rrbench.testing.frameworks import framework_checks

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from rrbench import probes
 from rrbench.cells import training_key
 from rrbench.compute.draws import HashedDraws
-from rrbench.contract import check_class
-from rrbench.guards import PROBED, certainties, check_alone, fit
 from rrbench.names import settings_of
+from rrbench.plugins.contract import check_class
+from rrbench.plugins.guards import PROBED, certainties, check_alone, fit
+from rrbench.plugins.registry import find
 from rrbench.protocols import Batch, Outputs, Rejector, Victim
-from rrbench.registry import find
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import INFO, WIDTH, build_network, clear, empty, patterns
 

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from rrbench import probes
-from rrbench.contract import check_class
 from rrbench.datasets.check import check_batch
 from rrbench.errors import UseError
 from rrbench.networks.wrapped import check_network
+from rrbench.plugins.contract import check_class
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import Headed, Plain

@@ -17,8 +17,8 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
+from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Rejector
-from rrbench.registry import build
 from rrbench.supply import Supply
 from rrbench.train import accuracies, build_network, clean_facts, describe_training
 from rrbench.zoo import Entry, entries, write_index

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from rrbench.names import settings_of
+from rrbench.plugins.registry import is_ours, table
 from rrbench.protocols import Attack, Ensemble, MovedElsewhere
-from rrbench.registry import is_ours, table
 from rrbench.testing import Check, attack_checks
 from tested_plugins import TESTED
 

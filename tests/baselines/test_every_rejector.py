@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from on_device import on_device
 from rrbench.cells import training_key
-from rrbench.config import load_preset
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build, choose, expand, table
 from rrbench.protocols import Outputs, Rejector
-from rrbench.registry import build, choose, expand, table
 from rrbench.testing import Check, rejector_checks
 from rrbench.testing.problem import INFO
 from rrbench.testing.rejectors import Case, make_case

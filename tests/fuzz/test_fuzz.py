@@ -34,15 +34,15 @@ from hostile_values import changed_bytes, changed_json, numbers, texts
 from rrbench import api, cli, zoo
 from rrbench.answers import has_answers, kept_of, load_answers, shrink
 from rrbench.cells import Cell
-from rrbench.config import load_file, load_preset
 from rrbench.errors import CellError, UseError, one_line
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.names import parse_budget, radius_text, settings_of, show
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_file, load_preset
+from rrbench.plugins.registry import build, choose, expand, table
 from rrbench.progress import Silent
 from rrbench.protocols import Calibration, DataSource, Rejector
-from rrbench.registry import build, choose, expand, table
 from rrbench.report.gallery import answers
 from rrbench.report.results import read_results
 from rrbench.resume import State, Writer, resume
@@ -189,7 +189,7 @@ def test_budgets(box: Box, norm: str, colon: str, radius: str) -> None:
         assert parse_budget(f"{read[0]}:{radius_text(read[1])}") == read
 
 
-PRESET = (Path(cli.__file__).parents[1] / "presets" / "quick.toml").read_text()
+PRESET = (Path(cli.__file__).parents[1] / "plugins" / "presets" / "quick.toml").read_text()
 SECTIONS = (
     *("run", "metrics", "recipe", "attack", "attack.pgd", "rejector.rr", "framework.pgd-at", "nonsense", "dataset"),
     *("dataset.digits", "dataset.digits.step", "dataset.digits.recipe", "dataset.digits.framework.pgd-at"),

@@ -12,8 +12,8 @@ import torch
 
 from made_up_plugins import Brighter, BrokenTraining, Fragile, Misbehaving, Noise, RejectAll, Unfit, Watching, Wrong
 from rrbench import api
+from rrbench.plugins.registry import table
 from rrbench.progress import Advance
-from rrbench.registry import table
 from rrbench.report import write_report
 from rrbench.rows import ResultRow
 from short_trainings import Diverging, Fused, Recorded

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from rrbench import train
 from rrbench.average import Average
-from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
-from rrbench.registry import build
 from rrbench.zoo import EMBEDDED, entries, find_named, write_index
 from rrbench.zoo.pack import file_name
 from short_trainings import Fused, Recorded, planned, same, trained

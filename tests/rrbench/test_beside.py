@@ -14,10 +14,10 @@ import torch
 
 from rrbench import zoo
 from rrbench.cells import Training
-from rrbench.config import load_preset
 from rrbench.engines.beside import Stoppable, beside, default_jobs
 from rrbench.errors import CellError
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
 from rrbench.runner import Runner
 from rrbench.store import Store

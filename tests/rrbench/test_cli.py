@@ -13,11 +13,11 @@ import pytest
 import typer
 
 from rrbench import api, cli, zoo
-from rrbench.config import preset_names
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.files.disk import sha256
+from rrbench.plugins.config import preset_names
+from rrbench.plugins.registry import table
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
-from rrbench.registry import table
 
 
 def commands(group: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

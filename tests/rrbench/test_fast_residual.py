@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from rrbench.compute.devices import Instrumented, tf32
 from rrbench.compute.draws import HashedDraws
-from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast.fastest import links_for
 from rrbench.networks.fast.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build, choose
 from rrbench.protocols import DataInfo, Framework, Outputs, Rejector, Victim
-from rrbench.registry import build, choose
 from rrbench_baselines.rr import RR
 
 INFO = DataInfo(classes=4, shape=(3, 9, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))

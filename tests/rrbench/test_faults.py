@@ -26,9 +26,9 @@ from rrbench.evaluation import run_attack
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.files.disk import HERE
 from rrbench.frameworks.standard import Standard
+from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Victim
-from rrbench.registry import table
 from rrbench.rows import ResultRow, read_rows
 from rrbench.store import Store
 from rrbench.verify import verify_folder

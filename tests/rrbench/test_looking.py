@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import rrbench
 from rrbench.cells import attack_key
-from rrbench.config import load_preset
 from rrbench.looking import Looking, with_looks, without_looks
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
 from rrbench.protocols import Outputs
 from rrbench.store import Store, load_arrays
 from rrbench_baselines.confidence import Confidence

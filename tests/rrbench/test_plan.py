@@ -9,11 +9,11 @@ import pytest
 
 from plan_parts import PAPER, QUICK, attacks, only, pairs, plan, trainings, without_strangers
 from rrbench.cells import plain, read_budget, show_budget
-from rrbench.config import Config, load_preset
 from rrbench.errors import UseError
 from rrbench.plan import Request, make_plan, variants
+from rrbench.plugins.config import Config, load_preset
+from rrbench.plugins.registry import Table, table
 from rrbench.protocols import Batch, Budget, DataInfo, DataSource, Split
-from rrbench.registry import Table, table
 
 FIVE = ["ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"]
 
@@ -255,7 +255,7 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> None:
         known, added = table(kind), additions.get(kind, Table(kind, {}, {}, {}))
         return Table(kind, {**known.classes, **added.classes}, {**known.aliases, **added.aliases}, known.owners)
 
-    monkeypatch.setattr("rrbench.registry.table", with_mine)
+    monkeypatch.setattr("rrbench.plugins.registry.table", with_mine)
 
 
 @pytest.mark.usefixtures("mine")

@@ -11,7 +11,7 @@ import pytest
 from plan_parts import PAPER, QUICK, only, pairs, plan, trainings, without_strangers
 from rrbench import zoo
 from rrbench.cells import Cell, Plan, Training, digest, show_budget
-from rrbench.revisions import superseded
+from rrbench.plugins.revisions import superseded
 from rrbench.rows import ResultRow
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plan_parts import QUICK, attacks, pairs, plan
-from rrbench.config import load_file
 from rrbench.errors import UseError
+from rrbench.plugins.config import load_file
 
 
 def test_every_pair_of_a_preset_s_own_list_must_name_a_framework() -> None:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 import rrbench
 from own_network import Featured, Linear, inputs
 from rrbench import Outputs, probes, zoo
-from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.looking import with_looks
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build, choose, expand, restore
 from rrbench.protocols import Batch, NetworkSource, Rejector, Split
-from rrbench.registry import build, choose, expand, restore
 from rrbench.subject import Subject
 from tested_plugins import TESTED
 

@@ -22,8 +22,8 @@ from rrbench.engines import cluster as engine
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import UseError
 from rrbench.files import provenance
+from rrbench.plugins.registry import table
 from rrbench.progress import Silent
-from rrbench.registry import table
 from rrbench.rows import ResultRow, read_rows
 from rrbench.store import load_arrays, save_arrays
 

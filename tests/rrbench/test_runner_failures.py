@@ -13,8 +13,8 @@ from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import pack_bits, read_checkpoint, unpack_bits, write_checkpoint
+from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, Draws, Victim
-from rrbench.registry import table
 from rrbench.rows import read_rows
 
 pytestmark = pytest.mark.usefixtures("plugins")

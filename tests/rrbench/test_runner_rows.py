@@ -17,8 +17,8 @@ from rrbench.compute.devices import Instrumented
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
+from rrbench.plugins.registry import build
 from rrbench.protocols import Batch, Rejector
-from rrbench.registry import build
 from rrbench.rows import COLUMNS
 from rrbench.scores import read_scores
 from rrbench.store import Store

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rrbench.config import load_preset
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
 from rrbench.schedule import longest_first, wall_seconds
 from rrbench.units import Unit
 

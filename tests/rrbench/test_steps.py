@@ -14,16 +14,16 @@ from rrbench.average import Average
 from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented, make_twin, place
 from rrbench.compute.draws import HashedDraws, ReplayedDraws
-from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.networks.composed import Composed
 from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Rejector, Victim
-from rrbench.registry import build
 from rrbench.steps import WARM, Captured, CapturedStep, Step
 from rrbench.train import make_optimizer
 from spoken import Spoken

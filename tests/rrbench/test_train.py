@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from rrbench import train
 from rrbench.compute.turns import TURNS
-from rrbench.config import load_preset
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
 from rrbench.files.checkpoints import load_weights, read_checkpoint, unpack_bits
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
-from rrbench.registry import build
 from short_trainings import Recorded, holds, planned, same, scripted, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")

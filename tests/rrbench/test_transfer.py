@@ -22,8 +22,8 @@ from rrbench.cells import Cell, attack_key, cell_key
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan, seconds_of
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
-from rrbench.registry import table
 from rrbench.rows import ResultRow
 from rrbench.sight import is_blind
 from rrbench.store import load_arrays, read_cell

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rrbench.cells import Plan
-from rrbench.config import load_preset
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
 from rrbench.units import Unit, units_of
 
 

@@ -25,7 +25,7 @@ from finished_run import (
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
-from rrbench.registry import table
+from rrbench.plugins.registry import table
 from rrbench.rows import LATER
 from rrbench.store import read_cell
 from rrbench.tolerance import EXACT, ROUNDED

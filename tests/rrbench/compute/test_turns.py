@@ -15,10 +15,10 @@ import torch
 from rrbench import resume, train
 from rrbench.cells import Training
 from rrbench.compute.turns import TURNS, Turns
-from rrbench.config import load_preset
 from rrbench.engines.beside import beside
 from rrbench.names import Choice
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Split
 from rrbench.runner import Runner

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 from rrbench import train, zoo
-from rrbench.config import load_preset
 from rrbench.datasets.cifar import Cifar10
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
@@ -20,6 +19,7 @@ from rrbench.files.disk import sha256
 from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.plan import Request, make_plan
+from rrbench.plugins.config import load_preset
 from rrbench.train import describe_training
 from rrbench.zoo import pack as pack_module
 from rrbench.zoo.pack import enter, file_name, free_name

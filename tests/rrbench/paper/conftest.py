@@ -9,8 +9,8 @@ import torch
 
 from rrbench.paper.planning import plan_missing
 from rrbench.paper.tabulate import Selection
+from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource
-from rrbench.registry import build
 from rrbench.rows import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import Store

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-from rrbench.catalogue import plugin_name
-from rrbench.config import load_preset
 from rrbench.errors import UseError
 from rrbench.metrics.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
@@ -20,8 +18,10 @@ from rrbench.paper.matching import Rows, same
 from rrbench.paper.planning import describe_missing, missing, plan_missing, plan_table
 from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.paper.wanted import column, presets_for, wanted
+from rrbench.plugins.catalogue import plugin_name
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import choose, table
 from rrbench.protocols import DataSource
-from rrbench.registry import choose, table
 from rrbench.rows import ResultRow
 
 Make = Callable[..., list[ResultRow]]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from made_up_plugins import Brighter, BrokenTraining
 from rrbench.frameworks.standard import Standard
 from rrbench.networks.small_cnn import SmallCnn
+from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, Budget, DataInfo, Draws, Moved, NetworkSource, Outputs, Rejector, Victim
-from rrbench.registry import table
 from rrbench.testing import Check, attack_checks, framework_checks, network_checks, rejector_checks
 from rrbench_baselines.coupled import Coupled
 from wrong_plugins import (

@@ -20,8 +20,8 @@ from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.evaluation import fresh_member, run_attack
 from rrbench.names import Choice
+from rrbench.plugins.registry import table
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
-from rrbench.registry import table
 from rrbench.rows import ResultRow
 from rrbench.store import Store
 from rrbench.subject import Subject

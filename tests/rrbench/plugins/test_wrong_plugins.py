@@ -11,8 +11,8 @@ import rrbench
 from rrbench.cells import training_key
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
+from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
-from rrbench.registry import table
 from rrbench.rows import ResultRow
 from wrong_plugins import (
     Calm,

@@ -139,7 +139,7 @@ def _section(kind: type[Section], values: Mapping[str, object], where: str) -> S
 
 def preset_names() -> list[str]:
     """Return the presets inside the package."""
-    folder = resources.files("rrbench") / "presets"
+    folder = resources.files("rrbench.plugins") / "presets"
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
@@ -147,7 +147,7 @@ def load_preset(name: str) -> Config:
     """Read a preset of the package by name."""
     if name not in preset_names():
         raise unknown("preset", name, preset_names())
-    text = (resources.files("rrbench") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+    text = (resources.files("rrbench.plugins") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
     return _checked(name, _extended(_parse(text, f"preset {name!r}"), f"preset {name!r}"))
 
 

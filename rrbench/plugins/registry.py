@@ -9,12 +9,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from rrbench.config import KINDS, Config
-from rrbench.contract import BASES, check_entry, check_inherited, check_instance
 from rrbench.errors import CellError, UseError, first_line, no_exit, reason
 from rrbench.names import Call, Choice, convert, long_form, parse, resolve, settings_of, unknown
+from rrbench.plugins.config import KINDS, Config
+from rrbench.plugins.contract import BASES, check_entry, check_inherited, check_instance
+from rrbench.plugins.revisions import OURS, Revision, outside_revision
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
-from rrbench.revisions import OURS, Revision, outside_revision
 
 Plugin = TypeVar("Plugin", Rejector, Attack, Framework, DataSource, NetworkSource)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from rrbench.contract import check_class, check_inherited
 from rrbench.errors import UseError
+from rrbench.plugins.contract import check_class, check_inherited
+from rrbench.plugins.registry import find, table
 from rrbench.protocols import Attack, Outputs, Rejector
-from rrbench.registry import find, table
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.coupled import Coupled
 from rrbench_baselines.rr import RR

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from rrbench.config import Config, load_file, load_preset, preset_names
 from rrbench.errors import UseError
+from rrbench.plugins.config import Config, load_file, load_preset, preset_names
 
 every_preset = pytest.mark.parametrize("name", ["quick", "paper", "official", "strong"])
 

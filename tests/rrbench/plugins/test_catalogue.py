@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from rrbench.catalogue import BY_SETTINGS, Card, cards
 from rrbench.cli import app
 from rrbench.errors import UseError
 from rrbench.names import settings_of, show
-from rrbench.registry import table
+from rrbench.plugins.catalogue import BY_SETTINGS, Card, cards
+from rrbench.plugins.registry import table
 from tested_plugins import OWNERS, TESTED
 
 KINDS = ["rejector", "attack", "framework", "dataset", "network"]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from plan_parts import plan
-from rrbench.config import load_preset
-from rrbench.contract import BASES
 from rrbench.errors import UseError
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.contract import BASES
+from rrbench.plugins.registry import build, choose, restore
 from rrbench.ranges import above, at_least, at_most, below
-from rrbench.registry import build, choose, restore
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 
 def test_each_bound_is_where_it_says() -> None:

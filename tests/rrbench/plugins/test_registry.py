@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rrbench.cells import identity
-from rrbench.config import load_file, load_preset
 from rrbench.errors import UseError
 from rrbench.names import Choice
+from rrbench.plugins.config import load_file, load_preset
+from rrbench.plugins.registry import build, check_names, choose, expand, find, restore, table
 from rrbench.protocols import Attack, Outputs, Rejector
-from rrbench.registry import build, check_names, choose, expand, find, restore, table
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.lid import Lid
 from rrbench_baselines.rr import RR

@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rrbench.catalogue import constant, plugin_name, plugins
-from rrbench.distributions import hash_files, package_hash
 from rrbench.errors import UseError
 from rrbench.names import parse
+from rrbench.plugins.catalogue import constant, plugin_name, plugins
+from rrbench.plugins.distributions import hash_files, package_hash
 from rrbench.rows import ResultRow, revisions_of, stated
 from rrbench.sight import looks
 

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from rrbench import catalogue, revisions
 from rrbench.ascent import REVISION
 from rrbench.cells import Cell, attack_key, cell_key
-from rrbench.config import load_preset
-from rrbench.distributions import package_hash, sources
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.plan import Request, make_plan
-from rrbench.registry import revision, table
-from rrbench.revisions import installed, superseded
+from rrbench.plugins import catalogue, revisions
+from rrbench.plugins.config import load_preset
+from rrbench.plugins.distributions import package_hash, sources
+from rrbench.plugins.registry import revision, table
+from rrbench.plugins.revisions import installed, superseded
 from rrbench.rows import ResultRow
 from rrbench_attacks.autoattack import AutoAttack
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 
-PLUGIN = Path(__file__).resolve().parents[1] / "plugin"
+PLUGIN = Path(__file__).resolve().parents[2] / "plugin"
 
 
 def cell(attack: str, rejector: str = "outside-gap") -> Cell:
@@ -188,7 +188,7 @@ def test_an_editable_install_is_hashed_where_it_is_edited(tmp_path: Path) -> Non
     (info / "direct_url.json").write_text(json.dumps({"url": project.as_uri(), "dir_info": {"editable": True}}))
     asked = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from importlib import metadata\nfrom rrbench.distributions import package_hash, sources\n"
+        "from importlib import metadata\nfrom rrbench.plugins.distributions import package_hash, sources\n"
         "print(sorted(sources(metadata.distribution('outside-rrbench'))), package_hash('outside-rrbench'))"
     )
 
@@ -207,7 +207,7 @@ def test_a_plugin_whose_distribution_lists_no_file_is_hashed_by_its_own(monkeypa
     monkeypatch.setattr(revisions, "package_hash", lambda name: "")
     after = revision("rejector", "outside-gap")
     assert after != before
-    monkeypatch.setattr("rrbench.registry._own_file", lambda plugin: [])
+    monkeypatch.setattr("rrbench.plugins.registry._own_file", lambda plugin: [])
     assert revision("rejector", "outside-gap") != after
     assert installed("rejector", "outside-gap") is None, "without importing it nobody knows its file"
 

@@ -1,0 +1,1 @@
+"""What is installed, with which settings, and what it must keep to."""
