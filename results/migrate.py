@@ -24,7 +24,7 @@ from rrbench.plugins.registry import build, restore
 from rrbench.plugins.revisions import write
 from rrbench.progress import Silent
 from rrbench.protocols import Rejector
-from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, read_scores
+from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, read_scores
 from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 
 WHOLE = Path(__file__).resolve().parent / "cifar10"  # its clean rows are of all 10,000 images

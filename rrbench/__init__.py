@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rrbench.protocols import Outputs as Outputs
     from rrbench.protocols import Rejector as Rejector
     from rrbench.protocols import Victim as Victim
-    from rrbench.rows import read_rows as read_rows
+    from rrbench.rows.row import read_rows as read_rows
 
 _PLUGIN_WORDS = (
     "Attack Batch Budget Calibration DataInfo DataSource Draws Framework Moved NetworkSource Outputs Rejector Victim"
@@ -38,7 +38,7 @@ _HOMES = {
     "table": "frames",
     "wrap": "networks.wrapped",
     "read_checkpoint": "files.checkpoints",
-    "read_rows": "rows",
+    "read_rows": "rows.row",
     "UseError": "errors",
     "CellError": "errors",
 } | dict.fromkeys(_PLUGIN_WORDS.split(), "protocols")

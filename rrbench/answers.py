@@ -21,7 +21,7 @@ from rrbench.evaluation import KEPT_IMAGES, Attacked
 from rrbench.files.disk import sha256
 from rrbench.metrics.measures import classes_of
 from rrbench.protocols import Outputs
-from rrbench.scores import ATTACKS, OF_CLASS
+from rrbench.rows.scores import ATTACKS, OF_CLASS
 from rrbench.store import Store, load_arrays, save_arrays
 from rrbench.subject import to_numpy
 

@@ -25,7 +25,7 @@ from rrbench.paper.sources import default_folders, read_folders
 from rrbench.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from rrbench.runner import Engine, Runner
 from rrbench.store import Store
 

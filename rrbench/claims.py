@@ -19,9 +19,9 @@ from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.plugins.config import Config, load_preset, preset_names
 from rrbench.plugins.registry import choose, expand, plain_rejector, table
 from rrbench.plugins.revisions import installed, write
-from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
+from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
+from rrbench.rows.tables import budget_text
 from rrbench.store import CellRecord
-from rrbench.tables import budget_text
 from rrbench.zoo import Entry
 
 STATED = ("rejector", "attack", "framework")  # whose settings a row states

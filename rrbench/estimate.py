@@ -10,10 +10,10 @@ from rrbench.errors import UseError, no_exit, reason
 from rrbench.names import Choice
 from rrbench.plugins.registry import build
 from rrbench.protocols import Attack, DataSource, Framework
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
+from rrbench.rows.tables import render
 from rrbench.runner import Runner
 from rrbench.schedule import wall_seconds
-from rrbench.tables import render
 from rrbench.units import Unit
 
 

@@ -39,7 +39,7 @@ from rrbench.protocols import (
     Rejector,
     Victim,
 )
-from rrbench.scores import Scores
+from rrbench.rows.scores import Scores
 from rrbench.subject import Subject, to_numpy
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.plugins.revisions import noted
-from rrbench.rows import COLUMNS, ResultRow, read_rows
+from rrbench.rows.row import COLUMNS, ResultRow, read_rows
+from rrbench.rows.weak_attacks import with_doubts
 
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")
 

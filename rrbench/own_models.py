@@ -15,7 +15,6 @@ from rrbench.cells import plain
 from rrbench.compute.devices import describe, find_precision
 from rrbench.compute.eval_mode import mode
 from rrbench.datasets.check import check_batch
-from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.evaluation import fresh_member, measured, run_attack
 from rrbench.files import provenance
@@ -32,7 +31,8 @@ from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision
 from rrbench.plugins.revisions import versions, write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
+from rrbench.rows.weak_attacks import with_doubts
 from rrbench.subject import Subject, changes_itself
 
 Data = Batch | tuple[Tensor, Tensor]

@@ -22,8 +22,8 @@ from rrbench.names import Choice
 from rrbench.plugins.registry import build
 from rrbench.plugins.revisions import write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
-from rrbench.rows import ResultRow
-from rrbench.scores import CLEAN, DATA, SCORES
+from rrbench.rows.row import ResultRow
+from rrbench.rows.scores import CLEAN, DATA, SCORES
 from rrbench.store import CellRecord, save_arrays
 from rrbench.subject import Subject, to_numpy
 from rrbench.supply import Source, Supply, check_accuracy

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.rows import FRACTIONS, PERCENTAGES, ResultRow
-from rrbench.scores import Scores
+from rrbench.rows.row import FRACTIONS, PERCENTAGES, ResultRow
+from rrbench.rows.scores import Scores
 
 SIGMAS = 3.0  # of the net effect of verdicts that flip by chance, as often to the better as to the worse
 COST = 0.02  # of gradients and passes: attacks that stop at a success count a few more or less

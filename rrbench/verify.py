@@ -27,7 +27,6 @@ from rrbench.claims import (
 )
 from rrbench.compute.devices import Precision, describe, place
 from rrbench.datasets.check import fingerprint
-from rrbench.doubts import with_doubts
 from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.evaluation import (
     KEPT_IMAGES,
@@ -63,11 +62,12 @@ from rrbench.protocols import (
     Split,
     Victim,
 )
-from rrbench.rows import ResultRow, order, read_rows, stated
-from rrbench.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
+from rrbench.rows.row import ResultRow, order, read_rows, stated
+from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
+from rrbench.rows.tables import budget_text
+from rrbench.rows.weak_attacks import with_doubts
 from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.subject import Subject
-from rrbench.tables import budget_text
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
 REPLAYED = 1000  # clean inputs that are judged again without --rerun

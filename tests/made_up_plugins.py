@@ -21,7 +21,7 @@ from rrbench.protocols import (
     Rejector,
     Victim,
 )
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 METRICS = Metrics._fields
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from rrbench.files.arrays import save_arrays
 from rrbench.metrics.measures import classes_of
-from rrbench.scores import ATTACKS, CLEAN, DATA, OF_CLASS, SCORES, Scores
+from rrbench.rows.scores import ATTACKS, CLEAN, DATA, OF_CLASS, SCORES, Scores
 
 NOTHING = np.empty(0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rrbench.rows import ResultRow, to_csv
+from rrbench.rows.row import ResultRow, to_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {

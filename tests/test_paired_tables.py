@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rrbench.paired import paired_difference, scored_rows
-from rrbench.rows import ResultRow, read_rows
+from rrbench.rows.paired import paired_difference, scored_rows
+from rrbench.rows.row import ResultRow, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CIFAR10 = ROOT / "results" / "cifar10"

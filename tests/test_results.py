@@ -13,15 +13,15 @@ import torch
 
 from rrbench import zoo
 from rrbench.cells import attack_key, cell_key
-from rrbench.doubts import with_doubts
 from rrbench.evaluation import metrics_of
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.plugins.revisions import superseded
-from rrbench.rows import ResultRow, read_rows
-from rrbench.scores import FOLDERS as FOLDERS_OF_ARRAYS
-from rrbench.scores import read_scores
+from rrbench.rows.row import ResultRow, read_rows
+from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
+from rrbench.rows.scores import read_scores
+from rrbench.rows.weak_attacks import with_doubts
 from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from rrbench.verify import Verifier

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from rrbench.tables import render
+from rrbench.rows.tables import render
 
 OURS = "rrbench"
 GIB = 2**30

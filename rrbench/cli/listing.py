@@ -72,7 +72,7 @@ def _presets() -> None:
 
 def _papers() -> None:
     from rrbench.paper.cells import TEXT, cells_of, index
-    from rrbench.tables import render
+    from rrbench.rows.tables import render
 
     lines = [
         [entry.printed, entry.label, str(len(cells_of(entry.printed))) if entry.kind == "table" else "", entry.what]
@@ -84,7 +84,7 @@ def _papers() -> None:
 
 def _zoo() -> None:
     from rrbench import zoo
-    from rrbench.tables import render
+    from rrbench.rows.tables import render
 
     header = ["file", "data set", "network", "trained as", "seed", "epochs", "clean", "robust", "sha256"]
     lines = [

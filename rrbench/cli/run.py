@@ -51,8 +51,8 @@ def run(
     from rrbench.api import execute, prepare
     from rrbench.estimate import describe_plan
     from rrbench.progress import reporter
-    from rrbench.rows import read_rows
-    from rrbench.tables import results_table
+    from rrbench.rows.row import read_rows
+    from rrbench.rows.tables import results_table
 
     counts = parse_workers(workers)
     if counts and not dry_run:

@@ -45,10 +45,10 @@ def table(
 
     Example: rrbench table runs --by attack --metric deploy_joint --against confidence
     """
-    from rrbench.doubts import with_doubts
     from rrbench.plugins.revisions import noted
-    from rrbench.rows import read_rows
-    from rrbench.tables import is_of, pivot_table, results_table
+    from rrbench.rows.row import read_rows
+    from rrbench.rows.tables import is_of, pivot_table, results_table
+    from rrbench.rows.weak_attacks import with_doubts
 
     more = {"--results": folders, "--dataset": dataset, "--network": network, "--preset": preset}
     if paper:
@@ -71,7 +71,7 @@ def table(
         raise UseError(f"{path} holds no rows of {attacks}: nothing to show")
     is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"
     if against:
-        from rrbench.paired import against_table
+        from rrbench.rows.paired import against_table
 
         shown, notes = against_table(path, rows, by, metric, against, layout)
         print(shown)

@@ -18,7 +18,7 @@ from rrbench.figures.separation import figure1, figure3, figure6
 from rrbench.figures.temperature import figure5
 from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
-from rrbench.rows import goes_by
+from rrbench.rows.row import goes_by
 
 # The printed figures; the two that the paper lacks are drawn of a whole folder and not of named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {

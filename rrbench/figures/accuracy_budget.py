@@ -6,12 +6,12 @@ from fractions import Fraction
 
 from matplotlib.figure import Figure
 
-from rrbench.doubts import MARK, with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.names import radius_text, unknown
-from rrbench.rows import ResultRow, order
+from rrbench.rows.row import ResultRow, order
+from rrbench.rows.weak_attacks import MARK, with_doubts
 
 METRICS = {
     "acc_all": "accuracy, all answered (%)",

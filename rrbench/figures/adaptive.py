@@ -8,7 +8,7 @@ from rrbench.figures.request import PaperRequest, paper_etas
 from rrbench.figures.scored import Scored, provenance_text, victim_label
 from rrbench.figures.style import BLACK, GREY, LINES, finish, legend_below, look, panels, styled
 from rrbench.names import show
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 TRAINED_AS, REJECTOR, ATTACK = "pgd-at+rr", "rr", "adaptive"
 OBJECTIVES = ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)")

@@ -9,7 +9,7 @@ from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import BLACK, BLUE, ORANGE, finish, legend_below, panels, styled
 from rrbench.metrics.measures import reliability
-from rrbench.tables import budget_text
+from rrbench.rows.tables import budget_text
 
 NEEDS = tuple(Need("pgd-at", "confidence", attack, "pgd-at") for attack in ("clean", "pgd10"))
 

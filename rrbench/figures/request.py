@@ -10,7 +10,7 @@ from rrbench.errors import UseError
 from rrbench.figures.scored import PRESETS, Scored, preference
 from rrbench.names import parse_budget, split_list
 from rrbench.plugins.config import load_preset
-from rrbench.rows import ResultRow, goes_by
+from rrbench.rows.row import ResultRow, goes_by
 
 PAPER_DATASETS = ("cifar10", "cifar100")  # the first is that of every figure
 

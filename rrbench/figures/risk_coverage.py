@@ -15,8 +15,8 @@ from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.metrics.measures import risk_coverage
 from rrbench.metrics.resampling import risk_coverage_band
 from rrbench.names import unknown
-from rrbench.rows import ResultRow, order
-from rrbench.tables import budget_text
+from rrbench.rows.row import ResultRow, order
+from rrbench.rows.tables import budget_text
 
 Floats = NDArray[np.float64]
 SHOWN_FROM = 0.05  # of coverage: below, a handful of inputs decides, and would set the scale

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rrbench.errors import UseError
 from rrbench.metrics.tallies import TprRule
 from rrbench.plugins.revisions import is_current
-from rrbench.rows import ResultRow, order
-from rrbench.scores import Scores, read_images, read_scores
+from rrbench.rows.row import ResultRow, order
+from rrbench.rows.scores import Scores, read_images, read_scores
 from rrbench.store import CellRecord, Store
 
 PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets

@@ -9,7 +9,7 @@ from rrbench.figures.certainty import Booleans, Coupled, Floats, couple
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, finish, legend_below, panels, styled
-from rrbench.tables import budget_text
+from rrbench.rows.tables import budget_text
 
 LOG2_TAU = (0, -1, -2, -3)  # the paper names no list for Figures 3 and 6
 NEED = Need("pgd-at", "rr", "pgd10", "pgd-at+rr")

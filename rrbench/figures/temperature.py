@@ -12,7 +12,7 @@ from rrbench.figures.scored import provenance_text
 from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled
 from rrbench.metrics.measures import accept_at_tpr95
 from rrbench.metrics.tallies import TprRule
-from rrbench.tables import budget_text
+from rrbench.rows.tables import budget_text
 
 LOG2_TAU = tuple(range(-10, 11))
 NEED = Need("pgd-at", "confidence", "pgd10", "pgd-at")

@@ -17,7 +17,7 @@ from rrbench.paper.wanted import Wanted
 from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.revisions import is_current
-from rrbench.rows import ResultRow, order
+from rrbench.rows.row import ResultRow, order
 
 Settings = Mapping[str, str]
 

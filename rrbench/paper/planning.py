@@ -15,9 +15,9 @@ from rrbench.paper.tabulate import PaperTables, Selection
 from rrbench.paper.wanted import Wanted, is_published, wanted
 from rrbench.plan import CLEAN, Request, make_plan, merged
 from rrbench.plugins.config import Config, load_preset
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
+from rrbench.rows.tables import render
 from rrbench.supply import absences, in_large_zoo
-from rrbench.tables import render
 
 
 def check_alone(given: Mapping[str, object]) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table, stacked_latex
 from rrbench.paper.cells import FIELDS
 from rrbench.paper.judge import Footnote, Judged
 from rrbench.paper.layout import Grid
 from rrbench.paper.wanted import digits, is_published, wanted
-from rrbench.tables import WIDTH, check_layout, render
+from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table, stacked_latex
+from rrbench.rows.tables import WIDTH, check_layout, render
 
 MEASURED_FIELDS = ("measured", "published", "difference", "low", "high", "verdict", "note")
 LEGEND = (

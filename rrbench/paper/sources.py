@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rrbench.errors import UseError
-from rrbench.rows import ResultRow, is_results, read_rows
+from rrbench.rows.row import ResultRow, is_results, read_rows
 
 WORK_FOLDER = Path("runs")
 

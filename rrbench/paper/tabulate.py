@@ -15,7 +15,7 @@ from rrbench.paper.show import show
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.wanted import PUBLISHED_PRESETS, is_published
 from rrbench.plugins.config import preset_names
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from rrbench.errors import UseError
 from rrbench.names import parse
 from rrbench.plugins.catalogue import constant, plugin_name, plugins
 from rrbench.plugins.distributions import hash_files, package_hash
-from rrbench.rows import ResultRow, revisions_of, stated
-from rrbench.sight import looks
+from rrbench.rows.row import ResultRow, revisions_of, stated
+from rrbench.rows.sight import looks
 
 Revision = int | str
 OURS = "rrbench"

@@ -12,7 +12,7 @@ from rrbench.report.markup import Safe, element, joined
 from rrbench.report.picture import data_address
 from rrbench.report.results import Results
 from rrbench.report.standings import Standing
-from rrbench.sight import attack_text
+from rrbench.rows.sight import attack_text
 
 SHOWN = 16  # the first inputs of the test split, which every cell keeps: nobody chose them
 

@@ -51,7 +51,7 @@ def with_interval(value: float | None, interval: tuple[float, float] | None, dig
 def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[Entry | str]]) -> Safe:
     """Write a table whose first column names its lines; the page's script makes every column sort.
 
-    It is not `rrbench.tables.render`: sorting needs each field's value beside its text.
+    It is not `rrbench.rows.tables.render`: sorting needs each field's value beside its text.
     """
     entries = [[field if isinstance(field, Entry) else Entry(field) for field in line] for line in lines]
     is_number = [bool(entries) and all(line[index].is_number for line in entries) for index in range(len(header))]

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 from rrbench.report.markup import Entry, Safe, element, joined, number, table, with_interval
 from rrbench.report.standings import Measured, Standing
-from rrbench.rows import ResultRow
-from rrbench.sight import attack_text
-from rrbench.tables import budget_text
+from rrbench.rows.row import ResultRow
+from rrbench.rows.sight import attack_text
+from rrbench.rows.tables import budget_text
 
 WIDTH, HEIGHT = 120, 14  # of the strip that draws an interval
 COLUMNS = {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rrbench.report.markup import Entry, Safe, element, joined, number, table
 from rrbench.report.results import Results
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 RUN = ("started", "seconds", "cells", "failed", "preset", "device", "precision", "version", "commit", "command")
 NUMBERS = ("seconds", "cells", "failed")

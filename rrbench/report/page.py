@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from rrbench.paired import Scored, scored_rows
 from rrbench.report.gallery import show_gallery
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.measurements import (
@@ -22,7 +21,8 @@ from rrbench.report.plots import show_plots
 from rrbench.report.results import Results, Setting
 from rrbench.report.standings import Standing, find_standings, main_budget
 from rrbench.report.words import COVERS, are_blind, details, verdict
-from rrbench.rows import ResultRow
+from rrbench.rows.paired import Scored, scored_rows
+from rrbench.rows.row import ResultRow
 
 QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
 LISTED = 6  # rejectors that the summary speaks of one by one; more are folded away

@@ -12,7 +12,7 @@ from rrbench.figures.risk_coverage import draw_risk_coverage
 from rrbench.figures.style import styled
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.results import Results
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 
 def show_plots(results: Results, rows: Sequence[ResultRow], prefix: str) -> Safe:

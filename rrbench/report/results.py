@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from rrbench.doubts import with_doubts
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.files.disk import read_json
 from rrbench.plugins.revisions import noted
-from rrbench.rows import ResultRow, check_numbers, order, read_rows
+from rrbench.rows.row import ResultRow, check_numbers, order, read_rows
+from rrbench.rows.weak_attacks import with_doubts
 from rrbench.store import Store
 
 

@@ -6,9 +6,9 @@ from fractions import Fraction
 from statistics import fmean
 
 from rrbench.metrics.intervals import Interval, share_interval
-from rrbench.repeats import gather, names, victim_marks
-from rrbench.rows import COLUMNS, ResultRow, stated
-from rrbench.tables import budget_text
+from rrbench.rows.repeats import gather, names, victim_marks
+from rrbench.rows.row import COLUMNS, ResultRow, stated
+from rrbench.rows.tables import budget_text
 
 METRICS = ("deploy_joint", "deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
 ORACLE = "oracle: knows the labels"

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from rrbench.doubts import MARK
-from rrbench.paired import Scored, paired_difference
 from rrbench.report.markup import Safe, element, joined
 from rrbench.report.standings import Standing
-from rrbench.rows import ResultRow
-from rrbench.sight import attack_text, is_blind
+from rrbench.rows.paired import Scored, paired_difference
+from rrbench.rows.row import ResultRow
+from rrbench.rows.sight import attack_text, is_blind
+from rrbench.rows.weak_attacks import MARK
 
 Lead = tuple[float, float, float]  # points, and their interval
 NAMED = 3  # rivals in a sentence

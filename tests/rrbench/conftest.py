@@ -15,7 +15,7 @@ from rrbench import api
 from rrbench.plugins.registry import table
 from rrbench.progress import Advance
 from rrbench.report import write_report
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from short_trainings import Diverging, Fused, Recorded
 
 TINY = """

@@ -8,8 +8,8 @@ import torch
 from rrbench.answers import kept_of, load_answers, save_answers, shrink
 from rrbench.evaluation import Attacked
 from rrbench.protocols import Outputs
-from rrbench.rows import ResultRow
-from rrbench.scores import Scores, read_scores
+from rrbench.rows.row import ResultRow
+from rrbench.rows.scores import Scores, read_scores
 from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import torch
 
 from rrbench.api import Options, execute, prepare
 from rrbench.progress import Silent
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from rrbench.verify import verify_folder
 
 Find = Callable[..., ResultRow]

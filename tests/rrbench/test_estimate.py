@@ -12,7 +12,7 @@ from rrbench.compute.devices import describe
 from rrbench.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import CellRecord, Store, save_arrays
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import rrbench
 from own_network import EPS, Featured, Linear, first_feature, inputs, measure
 from rrbench import Batch, Budget, Outputs, UseError
-from rrbench.rows import COLUMNS
+from rrbench.rows.row import COLUMNS
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.kd import Kd

@@ -29,7 +29,7 @@ from rrbench.frameworks.standard import Standard
 from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Victim
-from rrbench.rows import ResultRow, read_rows
+from rrbench.rows.row import ResultRow, read_rows
 from rrbench.store import Store
 from rrbench.verify import verify_folder
 

@@ -22,8 +22,8 @@ from rrbench.errors import UseError, brief, one_line
 from rrbench.files.disk import parse_json, parse_toml
 from rrbench.numbers import read_fraction, read_whole
 from rrbench.progress import Lines
-from rrbench.rows import ResultRow, from_json, read_rows, to_csv
-from rrbench.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
+from rrbench.rows.row import ResultRow, from_json, read_rows, to_csv
+from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from rrbench.store import Store, read_cell
 from small_run import small_run
 

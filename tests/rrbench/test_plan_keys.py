@@ -12,7 +12,7 @@ from plan_parts import PAPER, QUICK, only, pairs, plan, trainings, without_stran
 from rrbench import zoo
 from rrbench.cells import Cell, Plan, Training, digest, show_budget
 from rrbench.plugins.revisions import superseded
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 
 def test_rectified_rejectors_share_one_checkpoint() -> None:

@@ -24,7 +24,7 @@ from rrbench.errors import UseError
 from rrbench.files import provenance
 from rrbench.plugins.registry import table
 from rrbench.progress import Silent
-from rrbench.rows import ResultRow, read_rows
+from rrbench.rows.row import ResultRow, read_rows
 from rrbench.store import load_arrays, save_arrays
 
 TINY = """

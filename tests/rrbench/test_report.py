@@ -22,7 +22,6 @@ from scipy.stats import binomtest
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
-from rrbench.paired import Scored, identity
 from rrbench.report import write_report
 from rrbench.report.gallery import answers
 from rrbench.report.origin import show_manifest
@@ -30,8 +29,9 @@ from rrbench.report.picture import png
 from rrbench.report.results import read_results
 from rrbench.report.standings import find_standings, main_budget
 from rrbench.report.words import are_blind, details, verdict
-from rrbench.rows import ResultRow, read_rows, to_csv
-from rrbench.sight import attack_text
+from rrbench.rows.paired import Scored, identity
+from rrbench.rows.row import ResultRow, read_rows, to_csv
+from rrbench.rows.sight import attack_text
 from rrbench.store import read_cell
 from stored_scores import save_scores, scores_of
 

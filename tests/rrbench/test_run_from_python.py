@@ -10,7 +10,7 @@ import pytest
 
 import rrbench
 from rrbench import UseError
-from rrbench.rows import COLUMNS, from_texts
+from rrbench.rows.row import COLUMNS, from_texts
 
 
 def test_run_returns_what_its_csv_holds(bench: Any) -> None:

@@ -15,7 +15,7 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import pack_bits, read_checkpoint, unpack_bits, write_checkpoint
 from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, Draws, Victim
-from rrbench.rows import read_rows
+from rrbench.rows.row import read_rows
 
 pytestmark = pytest.mark.usefixtures("plugins")
 

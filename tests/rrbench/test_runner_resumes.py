@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from made_up_plugins import Brighter, by_attack, measured
-from rrbench.rows import read_rows
+from rrbench.rows.row import read_rows
 from rrbench_baselines.confidence import Confidence
 
 pytestmark = pytest.mark.usefixtures("plugins")

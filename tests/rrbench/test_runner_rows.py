@@ -19,8 +19,8 @@ from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.plugins.registry import build
 from rrbench.protocols import Batch, Rejector
-from rrbench.rows import COLUMNS
-from rrbench.scores import read_scores
+from rrbench.rows.row import COLUMNS
+from rrbench.rows.scores import read_scores
 from rrbench.store import Store
 
 pytestmark = pytest.mark.usefixtures("plugins")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rrbench.evaluation import metrics_of
-from rrbench.rows import ResultRow
-from rrbench.scores import Scores
+from rrbench.rows.row import ResultRow
+from rrbench.rows.scores import Scores
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from stored_scores import scores_of
 

@@ -24,8 +24,8 @@ from rrbench.estimate import describe_plan, seconds_of
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
-from rrbench.rows import ResultRow
-from rrbench.sight import is_blind
+from rrbench.rows.row import ResultRow
+from rrbench.rows.sight import is_blind
 from rrbench.store import load_arrays, read_cell
 from rrbench.tolerance import EXACT
 from rrbench.train import describe_training

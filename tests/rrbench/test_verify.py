@@ -26,7 +26,7 @@ from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.plugins.registry import table
-from rrbench.rows import LATER
+from rrbench.rows.row import LATER
 from rrbench.store import read_cell
 from rrbench.tolerance import EXACT, ROUNDED
 

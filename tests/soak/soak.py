@@ -30,7 +30,7 @@ from rrbench import cli
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.files.disk import ENDED, WRITING
 from rrbench.progress import Silent
-from rrbench.rows import ResultRow, read_rows
+from rrbench.rows.row import ResultRow, read_rows
 from rrbench.verify import verify_folder
 
 CONFIG = """

@@ -22,7 +22,7 @@ from rrbench.figures.scored import Scored, victim_label
 from rrbench.figures.style import look, save
 from rrbench.figures.temperature import sweep
 from rrbench.metrics.measures import risk_coverage
-from rrbench.rows import ResultRow, read_rows
+from rrbench.rows.row import ResultRow, read_rows
 
 DIGITS = Wish(dataset="digits", network="small-cnn", points=50)
 

@@ -11,7 +11,7 @@ from rrbench.paper.planning import plan_missing
 from rrbench.paper.tabulate import Selection
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import Store
 from rrbench.train import describe_training

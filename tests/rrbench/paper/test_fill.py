@@ -22,7 +22,7 @@ from rrbench.plugins.catalogue import plugin_name
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import choose, table
 from rrbench.protocols import DataSource
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 
 Make = Callable[..., list[ResultRow]]
 

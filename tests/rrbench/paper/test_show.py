@@ -16,8 +16,8 @@ from rrbench.paper.cells import FIELDS, cells_of, table_names
 from rrbench.paper.judge import judge
 from rrbench.paper.show import MEASURED_FIELDS
 from rrbench.paper.tabulate import PaperTables, Selection, tables_from
-from rrbench.rows import ResultRow
-from rrbench.tables import LAYOUTS, render
+from rrbench.rows.row import ResultRow
+from rrbench.rows.tables import LAYOUTS, render
 
 Make = Callable[..., list[ResultRow]]
 VOID = {"meta", "br"}

@@ -12,7 +12,7 @@ import pytest
 import rrbench
 from rrbench.estimate import RATES
 from rrbench.paper.cells import cells_of, table_names
-from rrbench.rows import ResultRow, read_rows, write_rows
+from rrbench.rows.row import ResultRow, read_rows, write_rows
 
 Make = Callable[..., list[ResultRow]]
 ON_DIGITS = ("--dataset", "digits", "--network", "small-cnn")

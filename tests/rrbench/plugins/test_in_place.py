@@ -22,7 +22,7 @@ from rrbench.evaluation import fresh_member, run_attack
 from rrbench.names import Choice
 from rrbench.plugins.registry import table
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from rrbench.store import Store
 from rrbench.subject import Subject
 from rrbench.supply import Supply

@@ -21,7 +21,7 @@ from rrbench.plugins.config import load_preset
 from rrbench.plugins.distributions import package_hash, sources
 from rrbench.plugins.registry import revision, table
 from rrbench.plugins.revisions import installed, superseded
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from rrbench_attacks.autoattack import AutoAttack
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.rows import read_rows
+from rrbench.rows.row import read_rows
 from rrbench.scaffold import Kind, write_plugin
 
 # Names that no stranger's package has: one that is installed is refused.

@@ -13,7 +13,7 @@ from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
 from wrong_plugins import (
     Calm,
     CalmAtTau,

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 import rrbench
 from rrbench.files.fingerprints import of_network, of_object
 from rrbench.protocols import Outputs, Rejector
-from rrbench.repeats import gather, row_marks
 from rrbench.report.standings import find_standings
 from rrbench.report.words import details
-from rrbench.rows import ResultRow
-from rrbench.tables import pivot_table
+from rrbench.rows.repeats import gather, row_marks
+from rrbench.rows.row import ResultRow
+from rrbench.rows.tables import pivot_table
 from rrbench_baselines.confidence import Confidence
 
 NOW = {"attack": 1, "dataset": 1, "engine": 2, "network": 1, "rejector": 1}

@@ -9,9 +9,9 @@ from own_network import Linear, inputs, measure
 from rrbench import Attack
 from rrbench.frames import to_frame
 from rrbench.report.measurements import rows_table
-from rrbench.rows import ResultRow, from_texts
-from rrbench.sight import attack_text, is_blind, looks
-from rrbench.tables import pivot_table, results_table
+from rrbench.rows.row import ResultRow, from_texts
+from rrbench.rows.sight import attack_text, is_blind, looks
+from rrbench.rows.tables import pivot_table, results_table
 from rrbench_attacks.pgd import Pgd
 
 

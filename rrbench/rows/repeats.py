@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rrbench.rows import ResultRow, revisions_of, stated
+from rrbench.rows.row import ResultRow, revisions_of, stated
 
 SHOWN = 8  # digits of a hash
 

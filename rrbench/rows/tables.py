@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from rrbench.errors import UseError
-from rrbench.markup import escape_html, escape_latex, html_page, html_table, latex_table
 from rrbench.names import radius_text, split_list, unknown
 from rrbench.plugins.catalogue import plugin_name
-from rrbench.repeats import row_marks
-from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
-from rrbench.sight import attack_text, is_blind
+from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table
+from rrbench.rows.repeats import row_marks
+from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
+from rrbench.rows.sight import attack_text, is_blind
 
 WIDTH = 100  # of a table as text
 SHOWN = 3  # rows named by a note below a table

@@ -7,7 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rrbench.errors import UseError
-from rrbench.rows import COLUMNS, FRACTIONS, PERCENTAGES, ResultRow, is_results, order, read_rows, to_csv, write_rows
+from rrbench.rows.row import (
+    COLUMNS,
+    FRACTIONS,
+    PERCENTAGES,
+    ResultRow,
+    is_results,
+    order,
+    read_rows,
+    to_csv,
+    write_rows,
+)
 
 # DESIGN.md, "Store and rows".
 DESIGN = """\

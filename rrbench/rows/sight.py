@@ -2,7 +2,7 @@
 
 from rrbench.errors import UseError
 from rrbench.plugins.catalogue import plugin_name, plugins
-from rrbench.rows import ResultRow, stated
+from rrbench.rows.row import ResultRow, stated
 
 
 def looks(row: ResultRow) -> bool | None:

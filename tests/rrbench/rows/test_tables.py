@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.rows import ResultRow, to_csv
-from rrbench.tables import budget_text, is_of, number, pivot_table, render, results_table
+from rrbench.rows.row import ResultRow, to_csv
+from rrbench.rows.tables import budget_text, is_of, number, pivot_table, render, results_table
 
 BASE = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "clean", "", "", 0, "quick", 360)
 

@@ -8,8 +8,8 @@ from typing import Any
 from rrbench.errors import UseError
 from rrbench.names import radius_text
 from rrbench.plugins.catalogue import plugin_name
-from rrbench.rows import ResultRow, order, stated
-from rrbench.sight import is_blind, keeps_answers, looks
+from rrbench.rows.row import ResultRow, order, stated
+from rrbench.rows.sight import is_blind, keeps_answers, looks
 
 MARK = "weak: "
 MUCH = 5.0  # points of accuracy that more steps or restarts may take away before fewer look too few

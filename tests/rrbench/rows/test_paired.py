@@ -13,7 +13,7 @@ from rrbench.errors import UseError
 from rrbench.files.disk import write_json
 from rrbench.metrics.measures import auc, augrc, aurc
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
-from rrbench.paired import (
+from rrbench.rows.paired import (
     PAIRED,
     Scored,
     against_table,
@@ -23,8 +23,8 @@ from rrbench.paired import (
     reference_of,
     scored_rows,
 )
-from rrbench.rows import ResultRow, read_rows, write_rows
-from rrbench.scores import Scores
+from rrbench.rows.row import ResultRow, read_rows, write_rows
+from rrbench.rows.scores import Scores
 from stored_scores import save_scores, scores_of
 
 SIZE = 60
@@ -102,7 +102,7 @@ def test_a_reference_is_drawn_once_for_all_and_each_metric_by_itself(
         asked.append(metric)
         return drawn(found, metric, scored)
 
-    monkeypatch.setattr("rrbench.paired.drawn", counted)
+    monkeypatch.setattr("rrbench.rows.paired.drawn", counted)
     rows, known = {row.rejector: row for row in read_rows(folder)}, scored_rows(folder)
     found = [
         paired_difference(rows[name], rows["confidence"], metric, known)
@@ -216,7 +216,7 @@ def test_a_row_is_known_again_whatever_its_note_says() -> None:
 
 
 def test_a_pivot_too_wide_for_a_line_goes_on_below() -> None:
-    from rrbench.tables import pivot_table
+    from rrbench.rows.tables import pivot_table
 
     rows = [dataclasses.replace(BASE, attack=f"pgd{steps}", auc=0.5) for steps in range(10, 22)]
     shown = pivot_table(rows, "attack", "auc")

@@ -3,8 +3,8 @@ import json
 from itertools import permutations
 from typing import Any
 
-from rrbench.doubts import family, with_doubts
-from rrbench.rows import ResultRow
+from rrbench.rows.row import ResultRow
+from rrbench.rows.weak_attacks import family, with_doubts
 
 
 def row(attack: str, acc_all: float, *, gradients: float = 10, **changes: Any) -> ResultRow:

@@ -20,9 +20,9 @@ from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
 from rrbench.plugins.revisions import is_current
-from rrbench.rows import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
-from rrbench.scores import Scores, read_scores
-from rrbench.tables import number, pivot_table
+from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
+from rrbench.rows.scores import Scores, read_scores
+from rrbench.rows.tables import number, pivot_table
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "deploy_joint", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)

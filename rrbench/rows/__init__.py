@@ -1,0 +1,1 @@
+"""Measured rows: read, doubt, compare, print."""
