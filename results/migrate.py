@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.cells import attack_key, cell_key, clean_key
 from rrbench.evaluation import metrics_of
 from rrbench.metrics.deployment import REVISION, deploy_threshold
+from rrbench.planning.cells import attack_key, cell_key, clean_key
 from rrbench.plugins.registry import build, restore
 from rrbench.plugins.revisions import write
 from rrbench.progress import Silent

@@ -11,7 +11,6 @@ from typing import TypedDict, Unpack
 
 import pandas as pd
 
-from rrbench.cells import Plan
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
 from rrbench.deadline import read_deadline
@@ -22,7 +21,8 @@ from rrbench.frames import to_frame
 from rrbench.names import split_list
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Plan
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent
 from rrbench.rows.row import ResultRow

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rrbench.answers import has_answers
-from rrbench.cells import Cell, Plan, Training, attack_key, cell_key
 from rrbench.compute.devices import describe
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.names import Choice
+from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
+from rrbench.planning.schedule import wall_seconds
+from rrbench.planning.units import Unit
 from rrbench.plugins.registry import build
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
 from rrbench.runner import Runner
-from rrbench.schedule import wall_seconds
-from rrbench.units import Unit
 
 
 class Rates(NamedTuple):

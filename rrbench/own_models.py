@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.calibration import REVISION as CALIBRATION
-from rrbench.cells import plain
 from rrbench.compute.devices import describe, find_precision
 from rrbench.compute.eval_mode import mode
 from rrbench.datasets.check import check_batch
@@ -25,7 +24,8 @@ from rrbench.looking import with_looks
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
-from rrbench.plan import variants
+from rrbench.planning.cells import plain
+from rrbench.planning.plan import variants
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision

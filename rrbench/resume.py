@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.average import Average
-from rrbench.cells import Training
 from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.numbers import read_whole
+from rrbench.planning.cells import Training
 
 
 @dataclass

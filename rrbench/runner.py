@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
-from rrbench.cells import Cell, Plan, Training, all_trainings, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.compute.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.evaluation import Attacked, fresh_member, measured, run_attack, take_over
@@ -19,6 +18,18 @@ from rrbench.files import provenance
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.metrics.deployment import Clean
 from rrbench.names import Choice
+from rrbench.planning.cells import (
+    Cell,
+    Plan,
+    Training,
+    all_trainings,
+    attack_key,
+    cell_key,
+    clean_key,
+    data_key,
+    identity,
+)
+from rrbench.planning.units import Unit, units_of
 from rrbench.plugins.registry import build
 from rrbench.plugins.revisions import write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
@@ -27,7 +38,6 @@ from rrbench.rows.scores import CLEAN, DATA, SCORES
 from rrbench.store import CellRecord, save_arrays
 from rrbench.subject import Subject, to_numpy
 from rrbench.supply import Source, Supply, check_accuracy
-from rrbench.units import Unit, units_of
 
 # Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]

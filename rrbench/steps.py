@@ -11,11 +11,11 @@ from torch import Tensor
 
 from rrbench.augment import augment
 from rrbench.average import Average
-from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import ReplayedDraws, derive
 from rrbench.compute.turns import TURNS
 from rrbench.errors import first_line
+from rrbench.planning.cells import Training
 from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from rrbench import zoo
-from rrbench.cells import Cell, Training, all_trainings, attack_key, cell_key
 from rrbench.compute.devices import Precision, place
 from rrbench.datasets.check import check_batch
 from rrbench.deadline import Deadline
@@ -18,6 +17,7 @@ from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint,
 from rrbench.files.disk import Files
 from rrbench.looking import with_looks
 from rrbench.names import Choice
+from rrbench.planning.cells import Cell, Training, all_trainings, attack_key, cell_key
 from rrbench.plugins.registry import build
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.average import Average
-from rrbench.cells import Training, identity, plain, show_budget
 from rrbench.compute.batching import batch_size, forward, in_batches
 from rrbench.compute.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.compute.draws import HashedDraws, derive
@@ -25,6 +24,7 @@ from rrbench.errors import CellError
 from rrbench.files import provenance
 from rrbench.files.checkpoints import pack_bits, write_checkpoint
 from rrbench.files.disk import Files
+from rrbench.planning.cells import Training, identity, plain, show_budget
 from rrbench.plugins.config import Recipe
 from rrbench.plugins.guards import checked
 from rrbench.plugins.registry import build

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from rrbench import zoo
-from rrbench.cells import clean_key, read_budget, victim_key
 from rrbench.claims import (
     elsewhere,
     miscounted,
@@ -46,6 +45,7 @@ from rrbench.files.disk import read_json
 from rrbench.findings import Findings
 from rrbench.looking import with_looks
 from rrbench.metrics.deployment import Clean
+from rrbench.planning.cells import clean_key, read_budget, victim_key
 from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.registry import build, restore
 from rrbench.plugins.revisions import installed, is_current

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rrbench.cells import Cell, Plan
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Cell, Plan
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_preset
 from tested_plugins import TESTED
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from rrbench import zoo
-from rrbench.cells import attack_key, cell_key
 from rrbench.evaluation import metrics_of
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.planning.cells import attack_key, cell_key
 from rrbench.plugins.revisions import superseded
 from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS

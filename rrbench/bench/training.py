@@ -9,10 +9,10 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from rrbench.bench.measurement import OURS, Measurement, timed
-from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files.disk import Files
+from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.runner import Runner

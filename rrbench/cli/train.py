@@ -11,8 +11,8 @@ from rrbench.cli import options
 from rrbench.errors import CellError, StoppedError, UseError, no_exit, reason
 
 if TYPE_CHECKING:
-    from rrbench.cells import Training
     from rrbench.files.checkpoints import Checkpoint
+    from rrbench.planning.cells import Training
     from rrbench.zoo import Entry
 
 

@@ -10,10 +10,10 @@ from typing import Generic, TypeVar, cast
 
 import torch
 
-from rrbench.cells import Training
 from rrbench.compute.devices import free_memory, tf32, tried_kernels
 from rrbench.compute.turns import TURNS
 from rrbench.errors import StoppedError, no_exit, reason
+from rrbench.planning.cells import Training
 from rrbench.progress import Advance, PassedOn, Report
 from rrbench.runner import Runner
 

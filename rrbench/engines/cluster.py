@@ -21,11 +21,11 @@ from rrbench.errors import StoppedError, UseError, first_line
 from rrbench.estimate import seconds_of
 from rrbench.files import provenance
 from rrbench.files.disk import write_bytes
+from rrbench.planning.schedule import longest_first
+from rrbench.planning.units import Unit
 from rrbench.progress import Mailbox, Silent
 from rrbench.runner import Runner
-from rrbench.schedule import longest_first
 from rrbench.store import Store
-from rrbench.units import Unit
 
 ATTEMPTS = 3  # workers that a unit may lose before its cells fail
 PATIENCE = 5.0  # seconds for an address to answer

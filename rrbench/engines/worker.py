@@ -12,11 +12,11 @@ import torch
 from rrbench.compute.devices import tell_compiling
 from rrbench.errors import UseError
 from rrbench.files import provenance
+from rrbench.planning.units import Unit
 from rrbench.plugins.contract import BASES
 from rrbench.plugins.registry import table
 from rrbench.progress import PassedOn
 from rrbench.runner import Runner
-from rrbench.units import Unit
 
 Send = Callable[[str], None]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
 
 from rrbench import zoo
-from rrbench.cells import Cell, Plan, Training
 from rrbench.errors import UseError
 from rrbench.estimate import duration, known_rates, training_gradients
 from rrbench.names import parse
@@ -13,7 +12,8 @@ from rrbench.paper.matching import Rows
 from rrbench.paper.show import superseded_line
 from rrbench.paper.tabulate import PaperTables, Selection
 from rrbench.paper.wanted import Wanted, is_published, wanted
-from rrbench.plan import CLEAN, Request, make_plan, merged
+from rrbench.planning.cells import Cell, Plan, Training
+from rrbench.planning.plan import CLEAN, Request, make_plan, merged
 from rrbench.plugins.config import Config, load_preset
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rrbench.datasets.search import roots
 from rrbench.names import Choice, long_form, parse, settings_of, unknown
-from rrbench.plan import variants
+from rrbench.planning.plan import variants
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.contract import BASES
 from rrbench.plugins.registry import build, choose, expand, table

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench import probes
-from rrbench.cells import training_key
 from rrbench.compute.draws import HashedDraws
 from rrbench.names import settings_of
+from rrbench.planning.cells import training_key
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.guards import PROBED, certainties, check_alone, fit
 from rrbench.plugins.registry import find

@@ -10,13 +10,13 @@ from typing import Any
 from filelock import FileLock
 from torch import Tensor
 
-from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented, make_twin, place
 from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
+from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Rejector
 from rrbench.supply import Supply

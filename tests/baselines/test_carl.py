@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.cells import training_key
 from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs, Victim
 from rrbench_baselines.carl import Carl, CarlTraining, abstain_loss
 from rrbench_baselines.confidence import Confidence

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rrbench.cells import training_key
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence, probabilities
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from rrbench.cells import training_key
 from rrbench.compute.draws import HashedDraws
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import probabilities
 from rrbench_baselines.coupled import Coupled

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.cells import training_key
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.ebd import Ebd
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from on_device import on_device
-from rrbench.cells import training_key
+from rrbench.planning.cells import training_key
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build, choose, expand, table
 from rrbench.protocols import Outputs, Rejector

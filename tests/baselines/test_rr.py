@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.cells import training_key
 from rrbench.compute.draws import HashedDraws
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.coupled import Coupled

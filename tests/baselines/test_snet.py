@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rrbench.cells import training_key
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.snet import Snet
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from rrbench.cells import training_key
 from rrbench.compute.draws import HashedDraws
+from rrbench.planning.cells import training_key
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.t_con import TCon

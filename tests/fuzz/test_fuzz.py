@@ -33,12 +33,12 @@ from finished_run import one_cell, one_file, verify
 from hostile_values import changed_bytes, changed_json, numbers, texts
 from rrbench import api, cli, zoo
 from rrbench.answers import has_answers, kept_of, load_answers, shrink
-from rrbench.cells import Cell
 from rrbench.errors import CellError, UseError, one_line
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.names import parse_budget, radius_text, settings_of, show
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Cell
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_file, load_preset
 from rrbench.plugins.registry import build, choose, expand, table
 from rrbench.progress import Silent

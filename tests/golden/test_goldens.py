@@ -104,7 +104,7 @@ def test_a_new_revision_asks_for_a_new_golden_and_the_writer_gives_none_without(
 
 KEYS = """
 from rrbench.plugins.config import load_preset
-from rrbench.plan import Request, make_plan
+from rrbench.planning.plan import Request, make_plan
 import rrbench_attacks.pgd
 print(rrbench_attacks.pgd.__file__)
 for cell in make_plan(Request(["confidence"], ["pgd10", "adaptive"]), load_preset("quick")).cells:

@@ -13,7 +13,7 @@ from rrbench.average import Average
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
-from rrbench.plan import Request, make_plan
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector

@@ -17,9 +17,9 @@ from rrbench.api import prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
-from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented
 from rrbench.errors import UseError
+from rrbench.planning.cells import Training
 from rrbench.progress import PassedOn
 from rrbench.protocols import Outputs
 from rrbench.runner import Runner

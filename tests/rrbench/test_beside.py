@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from rrbench import zoo
-from rrbench.cells import Training
 from rrbench.engines.beside import Stoppable, beside, default_jobs
 from rrbench.errors import CellError
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Training
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
 from rrbench.runner import Runner

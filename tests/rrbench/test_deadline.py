@@ -11,8 +11,8 @@ from rrbench.api import prepare
 from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import local
 from rrbench.errors import StoppedError, UseError
+from rrbench.planning.units import Unit
 from rrbench.store import Store
-from rrbench.units import Unit
 from rrbench_baselines.confidence import Confidence
 from spoken import Spoken
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
-from rrbench.cells import attack_key
 from rrbench.looking import Looking, with_looks, without_looks
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import attack_key
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.protocols import Outputs
 from rrbench.store import Store, load_arrays

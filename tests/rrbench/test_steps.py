@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.average import Average
-from rrbench.cells import Training
 from rrbench.compute.devices import Instrumented, make_twin, place
 from rrbench.compute.draws import HashedDraws, ReplayedDraws
 from rrbench.datasets.digits import Digits
@@ -19,7 +18,8 @@ from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.networks.composed import Composed
 from rrbench.networks.preact_resnet import ResidualBackbone
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Training
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
 from rrbench.progress import Silent

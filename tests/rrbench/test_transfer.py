@@ -18,10 +18,11 @@ from made_up_plugins import METRICS
 from own_network import Linear, inputs
 from plan_parts import attacks, plan
 from rrbench import api, zoo
-from rrbench.cells import Cell, attack_key, cell_key
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan, seconds_of
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.planning.cells import Cell, attack_key, cell_key
+from rrbench.planning.units import units_of
 from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
 from rrbench.rows.row import ResultRow
@@ -29,7 +30,6 @@ from rrbench.rows.sight import is_blind
 from rrbench.store import load_arrays, read_cell
 from rrbench.tolerance import EXACT
 from rrbench.train import describe_training
-from rrbench.units import units_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSFER = "transfer(pgd-at,by=pgd3)"

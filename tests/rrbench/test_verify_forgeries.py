@@ -27,9 +27,9 @@ from finished_run import (
     verify_cell,
 )
 from rrbench import zoo
-from rrbench.cells import attack_key, cell_key, victim_key
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.metrics.deployment import accepted_by
+from rrbench.planning.cells import attack_key, cell_key, victim_key
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from rrbench.store import load_arrays, read_cell
 from rrbench.tolerance import ROUNDED

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from rrbench import resume, train
-from rrbench.cells import Training
 from rrbench.compute.turns import TURNS, Turns
 from rrbench.engines.beside import beside
 from rrbench.names import Choice
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Training
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Split

@@ -18,7 +18,7 @@ from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.files.disk import sha256
 from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.networks.preact_resnet import PreActResNet18
-from rrbench.plan import Request, make_plan
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.train import describe_training
 from rrbench.zoo import pack as pack_module

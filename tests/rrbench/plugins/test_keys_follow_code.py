@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from rrbench.ascent import REVISION
-from rrbench.cells import Cell, attack_key, cell_key
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Cell, attack_key, cell_key
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins import catalogue, revisions
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.distributions import package_hash, sources
@@ -85,7 +85,7 @@ def test_a_new_revision_of_an_attack_repeats_it_and_fits_nothing_anew(monkeypatc
 
 def test_a_new_revision_of_the_engine_repeats_every_attack_and_no_clean_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: keys(name, "confidence") for name in ("clean", "pgd10", "autoattack")}
-    monkeypatch.setattr("rrbench.cells.ENGINE", REVISION + 1)
+    monkeypatch.setattr("rrbench.planning.cells.ENGINE", REVISION + 1)
     after = {name: keys(name, "confidence") for name in before}
     assert before["clean"] == after["clean"]
     for name in ("pgd10", "autoattack"):

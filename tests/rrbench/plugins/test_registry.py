@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rrbench.cells import identity
 from rrbench.errors import UseError
 from rrbench.names import Choice
+from rrbench.planning.cells import identity
 from rrbench.plugins.config import load_file, load_preset
 from rrbench.plugins.registry import build, check_names, choose, expand, find, restore, table
 from rrbench.protocols import Attack, Outputs, Rejector

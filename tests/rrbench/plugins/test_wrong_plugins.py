@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
-from rrbench.cells import training_key
 from rrbench.errors import UseError
 from rrbench.estimate import describe_plan
+from rrbench.planning.cells import training_key
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
 from rrbench.rows.row import ResultRow

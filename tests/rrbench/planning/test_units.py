@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rrbench.cells import Plan
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Plan
+from rrbench.planning.plan import Request, make_plan
+from rrbench.planning.units import Unit, units_of
 from rrbench.plugins.config import load_preset
-from rrbench.units import Unit, units_of
 
 
 def plan(rejectors: Sequence[str], attacks: Sequence[str], **more: Any) -> Plan:

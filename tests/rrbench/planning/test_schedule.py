@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from rrbench.plan import Request, make_plan
+from rrbench.planning.plan import Request, make_plan
+from rrbench.planning.schedule import longest_first, wall_seconds
+from rrbench.planning.units import Unit
 from rrbench.plugins.config import load_preset
-from rrbench.schedule import longest_first, wall_seconds
-from rrbench.units import Unit
 
 CELL = make_plan(Request(["rr"], ["clean"]), load_preset("quick")).cells[0]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from plan_parts import PAPER, QUICK, attacks, only, pairs, plan, trainings, without_strangers
-from rrbench.cells import plain, read_budget, show_budget
 from rrbench.errors import UseError
-from rrbench.plan import Request, make_plan, variants
+from rrbench.planning.cells import plain, read_budget, show_budget
+from rrbench.planning.plan import Request, make_plan, variants
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.registry import Table, table
 from rrbench.protocols import Batch, Budget, DataInfo, DataSource, Split

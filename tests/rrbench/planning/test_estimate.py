@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from rrbench.cells import Plan
 from rrbench.compute.devices import describe
 from rrbench.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
-from rrbench.plan import Request, make_plan
+from rrbench.planning.cells import Plan
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.rows.row import ResultRow
 from rrbench.runner import Runner

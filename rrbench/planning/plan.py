@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from rrbench.cells import Cell, Plan, Training, depends, training_key
 from rrbench.errors import UseError
 from rrbench.names import Choice, convert, long_form, parse, parse_budget, split_list
+from rrbench.planning.cells import Cell, Plan, Training, depends, training_key
 from rrbench.plugins.config import Config
 from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, table
 from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, MovedElsewhere, Norm, Rejector

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from rrbench.cells import Cell, Training
+from rrbench.planning.cells import Cell, Training
 
 
 @dataclass(frozen=True)

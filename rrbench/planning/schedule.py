@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
-from rrbench.units import Unit
+from rrbench.planning.units import Unit
 
 
 def longest_first(seconds: Sequence[float]) -> list[int]:

@@ -1,0 +1,1 @@
+"""A request becomes cells, and cells become units of work. Pure: no file, no GPU."""
