@@ -23,7 +23,7 @@ from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
 from rrbench.store import Store
 from rrbench.subject import Subject
-from rrbench.train import build_network, describe_training, epochs
+from rrbench.training.train import build_network, describe_training, epochs
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench import train
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
 from rrbench.planning.cells import Training
 from rrbench.protocols import Batch, Draws, Framework, Victim
-from rrbench.resume import State
 from rrbench.runner import Runner
+from rrbench.training import train
+from rrbench.training.resume import State
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Framework, Rejector
 from rrbench.runner import Runner
-from rrbench.steps import Step
-from rrbench.train import Epoch, build_network, epochs, make_optimizer
+from rrbench.training.captured_steps import Step
+from rrbench.training.train import Epoch, build_network, epochs, make_optimizer
 
 PLAIN = "plain step"
 PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them

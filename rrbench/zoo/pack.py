@@ -20,7 +20,7 @@ from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Rejector
 from rrbench.supply import Supply
-from rrbench.train import accuracies, build_network, clean_facts, describe_training
+from rrbench.training.train import accuracies, build_network, clean_facts, describe_training
 from rrbench.zoo import Entry, entries, write_index
 
 SUFFIX = ".safetensors"

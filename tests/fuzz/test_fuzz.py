@@ -45,11 +45,11 @@ from rrbench.progress import Silent
 from rrbench.protocols import Calibration, DataSource, Rejector
 from rrbench.report.gallery import answers
 from rrbench.report.results import read_results
-from rrbench.resume import State, Writer, resume
 from rrbench.rows.scores import ATTACKS, DATA, SCORES
 from rrbench.store import Store
 from rrbench.supply import check_accuracy, in_large_zoo
-from rrbench.train import build_network
+from rrbench.training.resume import State, Writer, resume
+from rrbench.training.train import build_network
 from rrbench.zoo.pack import enter
 from small_run import small_run
 

@@ -23,8 +23,8 @@ from rrbench.planning.cells import Training
 from rrbench.progress import PassedOn
 from rrbench.protocols import Outputs
 from rrbench.runner import Runner
-from rrbench.steps import Step
-from rrbench.train import Epoch
+from rrbench.training.captured_steps import Step
+from rrbench.training.train import Epoch
 
 COLUMNS = (
     "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
@@ -145,7 +145,7 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
 ) -> None:
     monkeypatch.setattr(training, "CURVE", 2)
     twins: list[object] = []
-    monkeypatch.setattr("rrbench.train.make_twin", lambda network, *rest: twins.append(network))
+    monkeypatch.setattr("rrbench.training.train.make_twin", lambda network, *rest: twins.append(network))
     said: list[str] = []
     recipe, report = {"batch": 512, "choose_by": "pgd1"}, PassedOn(said.append)
     job = prepare("rr", "clean", frameworks="pgd-at(steps=1)", out=tmp_path, recipe=recipe, report=report)

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from made_up_plugins import by_attack, measured
-from rrbench import train
 from rrbench.compute.devices import Instrumented
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
@@ -22,6 +21,7 @@ from rrbench.protocols import Batch, Rejector
 from rrbench.rows.row import COLUMNS
 from rrbench.rows.scores import read_scores
 from rrbench.store import Store
+from rrbench.training import train
 
 pytestmark = pytest.mark.usefixtures("plugins")
 

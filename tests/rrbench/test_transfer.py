@@ -29,7 +29,7 @@ from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import is_blind
 from rrbench.store import load_arrays, read_cell
 from rrbench.tolerance import EXACT
-from rrbench.train import describe_training
+from rrbench.training.train import describe_training
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSFER = "transfer(pgd-at,by=pgd3)"

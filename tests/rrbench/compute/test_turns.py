@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from rrbench import resume, train
 from rrbench.compute.turns import TURNS, Turns
 from rrbench.engines.beside import beside
 from rrbench.names import Choice
@@ -22,8 +21,9 @@ from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Split
 from rrbench.runner import Runner
-from rrbench.steps import Captured, CapturedStep, Step
 from rrbench.store import Store
+from rrbench.training import resume, train
+from rrbench.training.captured_steps import Captured, CapturedStep, Step
 from rrbench.zoo import pack
 from spoken import Spoken
 

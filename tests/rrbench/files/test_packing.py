@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rrbench import train, zoo
+from rrbench import zoo
 from rrbench.datasets.cifar import Cifar10
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
@@ -20,7 +20,8 @@ from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
-from rrbench.train import describe_training
+from rrbench.training import train
+from rrbench.training.train import describe_training
 from rrbench.zoo import pack as pack_module
 from rrbench.zoo.pack import enter, file_name, free_name
 from rrbench_baselines.rr import RR

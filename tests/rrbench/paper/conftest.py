@@ -14,7 +14,7 @@ from rrbench.protocols import DataSource
 from rrbench.rows.row import ResultRow
 from rrbench.runner import Runner
 from rrbench.store import Store
-from rrbench.train import describe_training
+from rrbench.training.train import describe_training
 
 Make = Callable[..., list[ResultRow]]
 

@@ -14,7 +14,7 @@ from rrbench.paper.planning import describe_missing, plan_missing
 from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.planning.cells import Training
 from rrbench.rows.row import ResultRow, to_csv
-from rrbench.train import describe_training
+from rrbench.training.train import describe_training
 from rrbench.zoo import Entry, entries, write_index
 
 Make = Callable[..., list[ResultRow]]

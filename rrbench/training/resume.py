@@ -9,12 +9,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from rrbench.average import Average
 from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.numbers import read_whole
 from rrbench.planning.cells import Training
+from rrbench.training.average import Average
 
 
 @dataclass

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench import train
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from rrbench.resume import State, Writer, resume
+from rrbench.training import train
+from rrbench.training.resume import State, Writer, resume
 from short_trainings import Fused, Recorded, holds, planned, same, scripted, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")
@@ -83,7 +83,7 @@ def test_an_epoch_is_written_as_it_ended_while_the_next_one_trains(empty: Any, m
         write_checkpoint(path, tensors, facts)
         written.append(read_checkpoint(path))
 
-    monkeypatch.setattr("rrbench.resume.write_checkpoint", late)
+    monkeypatch.setattr("rrbench.training.resume.write_checkpoint", late)
     trained(empty, "recorded", epochs=2)
     assert steps == [4, 4]
     assert [(each.facts["epoch"], len(each.facts["log"])) for each in written] == [(1, 1), (2, 2)]
@@ -99,7 +99,7 @@ def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pyte
         time.sleep(0.2)
         write_checkpoint(path, tensors, facts)
 
-    monkeypatch.setattr("rrbench.resume.write_checkpoint", slow)
+    monkeypatch.setattr("rrbench.training.resume.write_checkpoint", slow)
     going = train.epochs(
         training,
         lambda split: runner.data(training.dataset, split),
@@ -123,7 +123,7 @@ def test_a_write_that_failed_costs_nothing_if_the_next_one_works(empty: Any, mon
             raise UseError("cannot write it: No space left on device")
         write_checkpoint(path, tensors, facts)
 
-    monkeypatch.setattr("rrbench.resume.write_checkpoint", full_at_first)
+    monkeypatch.setattr("rrbench.training.resume.write_checkpoint", full_at_first)
     assert trained(empty, "standard", epochs=3)[1].facts["epoch"] == 3
     assert written == [1, 2, 3]
 

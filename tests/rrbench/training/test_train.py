@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rrbench import train
 from rrbench.compute.turns import TURNS
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
@@ -16,6 +15,7 @@ from rrbench.files.checkpoints import load_weights, read_checkpoint, unpack_bits
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
+from rrbench.training import train
 from short_trainings import Recorded, holds, planned, same, scripted, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.augment import augment
 from rrbench.compute.draws import HashedDraws
 from rrbench.protocols import Batch, DataInfo
+from rrbench.training.augment import augment
 
 DRAWS = HashedDraws(7)
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rrbench.augment import augment
-from rrbench.average import Average
 from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import ReplayedDraws, derive
 from rrbench.compute.turns import TURNS
@@ -18,6 +16,8 @@ from rrbench.errors import first_line
 from rrbench.planning.cells import Training
 from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
+from rrbench.training.augment import augment
+from rrbench.training.average import Average
 
 WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rrbench.average import Average
 from rrbench.compute.batching import batch_size, forward, in_batches
 from rrbench.compute.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.compute.draws import HashedDraws, derive
@@ -30,8 +29,9 @@ from rrbench.plugins.guards import checked
 from rrbench.plugins.registry import build
 from rrbench.progress import Advance, Report
 from rrbench.protocols import Attack, Batch, DataInfo, DataSource, Framework, NetworkSource, Rejector, Split, Victim
-from rrbench.resume import State, Writer, resume
-from rrbench.steps import CapturedStep, Step
+from rrbench.training.average import Average
+from rrbench.training.captured_steps import CapturedStep, Step
+from rrbench.training.resume import State, Writer, resume
 
 AHEAD = 16  # steps that may wait in a GPU's queue
 _SEEDED = threading.Lock()  # PyTorch's random state is one for all threads

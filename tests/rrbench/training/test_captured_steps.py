@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.average import Average
 from rrbench.compute.devices import Instrumented, make_twin, place
 from rrbench.compute.draws import HashedDraws, ReplayedDraws
 from rrbench.datasets.digits import Digits
@@ -24,8 +23,9 @@ from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Rejector, Victim
-from rrbench.steps import WARM, Captured, CapturedStep, Step
-from rrbench.train import make_optimizer
+from rrbench.training.average import Average
+from rrbench.training.captured_steps import WARM, Captured, CapturedStep, Step
+from rrbench.training.train import make_optimizer
 from spoken import Spoken
 
 

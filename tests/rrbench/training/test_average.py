@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rrbench import train
-from rrbench.average import Average
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
@@ -17,6 +15,8 @@ from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
+from rrbench.training import train
+from rrbench.training.average import Average
 from rrbench.zoo import EMBEDDED, entries, find_named, write_index
 from rrbench.zoo.pack import file_name
 from short_trainings import Fused, Recorded, planned, same, trained

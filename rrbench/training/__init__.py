@@ -1,0 +1,1 @@
+"""A training becomes a checkpoint."""
