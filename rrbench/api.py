@@ -13,11 +13,13 @@ import pandas as pd
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
-from rrbench.deadline import read_deadline
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.files import provenance
 from rrbench.frames import to_frame
+from rrbench.measuring.deadline import read_deadline
+from rrbench.measuring.runner import Engine, Runner
+from rrbench.measuring.store import Store
 from rrbench.names import split_list
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
@@ -26,8 +28,6 @@ from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent
 from rrbench.rows.row import ResultRow
-from rrbench.runner import Engine, Runner
-from rrbench.store import Store
 
 Names = str | Sequence[str] | None
 KEEPABLE = frozenset({"images", "features"})

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.ascent import REVISION as ENGINE
-from rrbench.calibration import REVISION as CALIBRATION
 from rrbench.compute.devices import describe, find_precision
 from rrbench.compute.eval_mode import mode
 from rrbench.datasets.check import check_batch
 from rrbench.errors import CellError, UseError, no_exit
-from rrbench.evaluation import fresh_member, measured, run_attack
 from rrbench.files import provenance
 from rrbench.files.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.lending import kept
-from rrbench.looking import with_looks
+from rrbench.measuring.calibration import REVISION as CALIBRATION
+from rrbench.measuring.evaluation import fresh_member, measured, run_attack
+from rrbench.measuring.looking import with_looks
+from rrbench.measuring.subject import Subject, changes_itself
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
@@ -33,7 +34,6 @@ from rrbench.plugins.revisions import versions, write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector
 from rrbench.rows.row import ResultRow
 from rrbench.rows.weak_attacks import with_doubts
-from rrbench.subject import Subject, changes_itself
 
 Data = Batch | tuple[Tensor, Tensor]
 

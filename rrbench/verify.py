@@ -27,7 +27,11 @@ from rrbench.claims import (
 from rrbench.compute.devices import Precision, describe, place
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError, UseError, first_line, no_exit
-from rrbench.evaluation import (
+from rrbench.files import provenance
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
+from rrbench.files.disk import read_json
+from rrbench.findings import Findings
+from rrbench.measuring.evaluation import (
     KEPT_IMAGES,
     Attacked,
     certainties,
@@ -39,11 +43,9 @@ from rrbench.evaluation import (
     run_attack,
     take_over,
 )
-from rrbench.files import provenance
-from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
-from rrbench.files.disk import read_json
-from rrbench.findings import Findings
-from rrbench.looking import with_looks
+from rrbench.measuring.looking import with_looks
+from rrbench.measuring.store import CellRecord, Store, load_arrays
+from rrbench.measuring.subject import Subject
 from rrbench.metrics.deployment import Clean
 from rrbench.planning.cells import clean_key, read_budget, victim_key
 from rrbench.plugins.config import MetricSettings
@@ -66,8 +68,6 @@ from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text
 from rrbench.rows.weak_attacks import with_doubts
-from rrbench.store import CellRecord, Store, load_arrays
-from rrbench.subject import Subject
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
 REPLAYED = 1000  # clean inputs that are judged again without --rerun

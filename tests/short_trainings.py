@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
+from rrbench.measuring.runner import Runner
 from rrbench.planning.cells import Training
 from rrbench.protocols import Batch, Draws, Framework, Victim
-from rrbench.runner import Runner
 from rrbench.training import train
 from rrbench.training.resume import State
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from rrbench import zoo
-from rrbench.evaluation import metrics_of
 from rrbench.files.checkpoints import read_checkpoint
+from rrbench.measuring.evaluation import metrics_of
+from rrbench.measuring.store import CellRecord, Store, load_arrays
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.planning.cells import attack_key, cell_key
@@ -22,7 +23,6 @@ from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_scores
 from rrbench.rows.weak_attacks import with_doubts
-from rrbench.store import CellRecord, Store, load_arrays
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from rrbench.verify import Verifier
 

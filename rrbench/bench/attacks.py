@@ -17,12 +17,12 @@ from rrbench.compute.batching import batch_size
 from rrbench.compute.devices import Instrumented, Precision, describe, tf32
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
-from rrbench.evaluation import certainties
+from rrbench.measuring.evaluation import certainties
+from rrbench.measuring.subject import Subject, to_numpy
 from rrbench.metrics.measures import measure, of_logits
 from rrbench.plugins.config import Config
 from rrbench.plugins.registry import build, choose
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
-from rrbench.subject import Subject, to_numpy
 
 STEPS = 20
 SMALL, LARGE = 128, 1000  # batches of the others: the authors' own, and one that suits a GPU

@@ -12,9 +12,9 @@ from rrbench.bench.measurement import Measurement, timed
 from rrbench.bench.training import curve, training
 from rrbench.compute.devices import describe
 from rrbench.compute.eval_mode import frozen
+from rrbench.measuring.subject import Subject
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
-from rrbench.subject import Subject
 
 PARTS = ("pgd", "training", "autoattack", "curve")
 SIDE = 8192  # of the square matrices whose product gives the card's own rate

@@ -12,10 +12,10 @@ from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.compute.devices import Instrumented, describe, place, tf32, tried_kernels
 from rrbench.engines.beside import beside, default_jobs
 from rrbench.files.disk import Files
+from rrbench.measuring.runner import Runner
 from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Framework, Rejector
-from rrbench.runner import Runner
 from rrbench.training.captured_steps import Step
 from rrbench.training.train import Epoch, build_network, epochs, make_optimizer
 

@@ -56,8 +56,8 @@ def train(
     """
     from rrbench.api import prepare, tell_kept
     from rrbench.engines.beside import beside, default_jobs
+    from rrbench.measuring.pack import add, add_unkept
     from rrbench.progress import reporter
-    from rrbench.zoo.pack import add, add_unkept
 
     job = prepare(
         rejector,

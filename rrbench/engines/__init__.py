@@ -3,7 +3,7 @@
 from rrbench.engines.cluster import RayEngine
 from rrbench.engines.local import work_here
 from rrbench.errors import UseError
-from rrbench.runner import Engine
+from rrbench.measuring.runner import Engine
 
 ENGINES = ("local", "ray")
 

@@ -13,9 +13,9 @@ import torch
 from rrbench.compute.devices import free_memory, tf32, tried_kernels
 from rrbench.compute.turns import TURNS
 from rrbench.errors import StoppedError, no_exit, reason
+from rrbench.measuring.runner import Runner
 from rrbench.planning.cells import Training
 from rrbench.progress import Advance, PassedOn, Report
-from rrbench.runner import Runner
 
 MOST = 4  # more were not faster in all on an H200
 ROOM = 24 * 2**30  # bytes that a training may need, through WRN-34-10

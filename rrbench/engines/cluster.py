@@ -18,14 +18,14 @@ from typing import Any
 from rrbench import zoo
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import StoppedError, UseError, first_line
-from rrbench.estimate import seconds_of
 from rrbench.files import provenance
 from rrbench.files.disk import write_bytes
+from rrbench.measuring.estimate import seconds_of
+from rrbench.measuring.runner import Runner
+from rrbench.measuring.store import Store
 from rrbench.planning.schedule import longest_first
 from rrbench.planning.units import Unit
 from rrbench.progress import Mailbox, Silent
-from rrbench.runner import Runner
-from rrbench.store import Store
 
 ATTEMPTS = 3  # workers that a unit may lose before its cells fail
 PATIENCE = 5.0  # seconds for an address to answer

@@ -4,8 +4,8 @@ from collections.abc import Generator, Sequence
 
 from rrbench.engines.beside import Ended, beside, default_jobs
 from rrbench.errors import StoppedError
+from rrbench.measuring.runner import Runner
 from rrbench.planning.units import Unit
-from rrbench.runner import Runner
 
 
 def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, None]:

@@ -12,11 +12,11 @@ import torch
 from rrbench.compute.devices import tell_compiling
 from rrbench.errors import UseError
 from rrbench.files import provenance
+from rrbench.measuring.runner import Runner
 from rrbench.planning.units import Unit
 from rrbench.plugins.contract import BASES
 from rrbench.plugins.registry import table
 from rrbench.progress import PassedOn
-from rrbench.runner import Runner
 
 Send = Callable[[str], None]
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
+from rrbench.measuring.store import CellRecord, Store
 from rrbench.metrics.tallies import TprRule
 from rrbench.plugins.revisions import is_current
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores, read_images, read_scores
-from rrbench.store import CellRecord, Store
 
 PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets
 

@@ -6,7 +6,8 @@ from shlex import quote
 
 from rrbench import zoo
 from rrbench.errors import UseError
-from rrbench.estimate import duration, known_rates, training_gradients
+from rrbench.measuring.estimate import duration, known_rates, training_gradients
+from rrbench.measuring.materials import absences, in_large_zoo
 from rrbench.names import parse
 from rrbench.paper.matching import Rows
 from rrbench.paper.show import superseded_line
@@ -17,7 +18,6 @@ from rrbench.planning.plan import CLEAN, Request, make_plan, merged
 from rrbench.plugins.config import Config, load_preset
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
-from rrbench.supply import absences, in_large_zoo
 
 
 def check_alone(given: Mapping[str, object]) -> None:

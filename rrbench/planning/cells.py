@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 from rrbench.ascent import REVISION as ENGINE
-from rrbench.calibration import REVISION as CALIBRATION
+from rrbench.measuring.calibration import REVISION as CALIBRATION
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe

@@ -62,7 +62,7 @@ def engine() -> int:
 
 def calibration() -> int:
     """Return the revision of the scale on which adaptive attacks see a certainty that is no probability."""
-    return int(constant("rrbench.calibration", "REVISION"))
+    return int(constant("rrbench.measuring.calibration", "REVISION"))
 
 
 def deployment() -> int:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.evaluation import check_budget, run_attack
+from rrbench.measuring.evaluation import check_budget, run_attack
+from rrbench.measuring.subject import Subject
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.guards import checked
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
-from rrbench.subject import Subject
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import CALIBRATION, INFO, Headed, build_network, patterns
 

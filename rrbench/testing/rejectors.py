@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rrbench import probes
 from rrbench.compute.draws import HashedDraws
+from rrbench.measuring import probes
 from rrbench.names import settings_of
 from rrbench.planning.cells import training_key
 from rrbench.plugins.contract import check_class

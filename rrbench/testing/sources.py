@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rrbench import probes
 from rrbench.datasets.check import check_batch
 from rrbench.errors import UseError
+from rrbench.measuring import probes
 from rrbench.networks.wrapped import check_network
 from rrbench.plugins.contract import check_class
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 from rrbench.api import prepare
+from rrbench.measuring.pack import describe
 from rrbench.progress import reporter
 from rrbench.zoo import EMBEDDED, Entry, write_index
-from rrbench.zoo.pack import describe
 
 COMMAND = "python -m rrbench.zoo"
 

@@ -13,7 +13,7 @@ from tested_plugins import TESTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# What takes images of others has nothing to answer alone: test_worst_case.py, tests/rrbench/test_transfer.py.
+# What takes images of others has nothing to answer alone: test_worst_case.py, tests/rrbench/measuring/test_transfer.py.
 ATTACKS: dict[str, type[Attack]] = {
     name: cast(type[Attack], table("attack").classes[name])
     for name in TESTED["attack"]

@@ -32,10 +32,13 @@ from numpy.typing import NDArray
 from finished_run import one_cell, one_file, verify
 from hostile_values import changed_bytes, changed_json, numbers, texts
 from rrbench import api, cli, zoo
-from rrbench.answers import has_answers, kept_of, load_answers, shrink
 from rrbench.errors import CellError, UseError, one_line
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.measuring.answers import has_answers, kept_of, load_answers, shrink
+from rrbench.measuring.materials import check_accuracy, in_large_zoo
+from rrbench.measuring.pack import enter
+from rrbench.measuring.store import Store
 from rrbench.names import parse_budget, radius_text, settings_of, show
 from rrbench.planning.cells import Cell
 from rrbench.planning.plan import Request, make_plan
@@ -46,11 +49,8 @@ from rrbench.protocols import Calibration, DataSource, Rejector
 from rrbench.report.gallery import answers
 from rrbench.report.results import read_results
 from rrbench.rows.scores import ATTACKS, DATA, SCORES
-from rrbench.store import Store
-from rrbench.supply import check_accuracy, in_large_zoo
 from rrbench.training.resume import State, Writer, resume
 from rrbench.training.train import build_network
-from rrbench.zoo.pack import enter
 from small_run import small_run
 
 INPUTS = int(os.environ.get("RRBENCH_FUZZ", "500"))

@@ -19,10 +19,10 @@ from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_
 from rrbench.bench.plot import draw
 from rrbench.compute.devices import Instrumented
 from rrbench.errors import UseError
+from rrbench.measuring.runner import Runner
 from rrbench.planning.cells import Training
 from rrbench.progress import PassedOn
 from rrbench.protocols import Outputs
-from rrbench.runner import Runner
 from rrbench.training.captured_steps import Step
 from rrbench.training.train import Epoch
 

@@ -15,12 +15,12 @@ import torch
 from rrbench import zoo
 from rrbench.engines.beside import Stoppable, beside, default_jobs
 from rrbench.errors import CellError
+from rrbench.measuring.runner import Runner
+from rrbench.measuring.store import Store
 from rrbench.planning.cells import Training
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
-from rrbench.runner import Runner
-from rrbench.store import Store
 from rrbench_baselines.ebd import Ebd
 from spoken import Spoken
 

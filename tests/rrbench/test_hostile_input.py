@@ -20,11 +20,11 @@ from finished_run import forge_arrays, one_cell, one_file, verify
 from rrbench import cli
 from rrbench.errors import UseError, brief, one_line
 from rrbench.files.disk import parse_json, parse_toml
+from rrbench.measuring.store import Store, read_cell
 from rrbench.numbers import read_fraction, read_whole
 from rrbench.progress import Lines
 from rrbench.rows.row import ResultRow, from_json, read_rows, to_csv
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
-from rrbench.store import Store, read_cell
 from small_run import small_run
 
 DEEP = 20_000

@@ -22,6 +22,7 @@ from scipy.stats import binomtest
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
+from rrbench.measuring.store import read_cell
 from rrbench.report import write_report
 from rrbench.report.gallery import answers
 from rrbench.report.origin import show_manifest
@@ -32,7 +33,6 @@ from rrbench.report.words import are_blind, details, verdict
 from rrbench.rows.paired import Scored, identity
 from rrbench.rows.row import ResultRow, read_rows, to_csv
 from rrbench.rows.sight import attack_text
-from rrbench.store import read_cell
 from stored_scores import save_scores, scores_of
 
 VOID = {"meta", "img", "br", "line", "circle", "path", "use", "rect"}

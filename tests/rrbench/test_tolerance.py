@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rrbench.evaluation import metrics_of
+from rrbench.measuring.evaluation import metrics_of
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores
 from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements

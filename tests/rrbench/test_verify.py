@@ -25,9 +25,9 @@ from finished_run import (
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.measuring.store import read_cell
 from rrbench.plugins.registry import table
 from rrbench.rows.row import LATER
-from rrbench.store import read_cell
 from rrbench.tolerance import EXACT, ROUNDED
 
 CONFIRMED = (

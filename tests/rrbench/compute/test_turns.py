@@ -14,17 +14,17 @@ import torch
 
 from rrbench.compute.turns import TURNS, Turns
 from rrbench.engines.beside import beside
+from rrbench.measuring import pack
+from rrbench.measuring.runner import Runner
+from rrbench.measuring.store import Store
 from rrbench.names import Choice
 from rrbench.planning.cells import Training
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Split
-from rrbench.runner import Runner
-from rrbench.store import Store
 from rrbench.training import resume, train
 from rrbench.training.captured_steps import Captured, CapturedStep, Step
-from rrbench.zoo import pack
 from spoken import Spoken
 
 

@@ -17,13 +17,13 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.files.disk import sha256
 from rrbench.files.packing import SCALE, pack, unpack
+from rrbench.measuring import pack as pack_module
+from rrbench.measuring.pack import enter, file_name, free_name
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.training import train
 from rrbench.training.train import describe_training
-from rrbench.zoo import pack as pack_module
-from rrbench.zoo.pack import enter, file_name, free_name
 from rrbench_baselines.rr import RR
 
 

@@ -7,13 +7,13 @@ from functools import cache
 import pytest
 import torch
 
+from rrbench.measuring.runner import Runner
+from rrbench.measuring.store import Store
 from rrbench.paper.planning import plan_missing
 from rrbench.paper.tabulate import Selection
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource
 from rrbench.rows.row import ResultRow
-from rrbench.runner import Runner
-from rrbench.store import Store
 from rrbench.training.train import describe_training
 
 Make = Callable[..., list[ResultRow]]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rrbench.measuring.materials import in_large_zoo
 from rrbench.paper.matching import Rows
 from rrbench.paper.planning import describe_missing, missing, plan_missing
 from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.paper.wanted import wanted
 from rrbench.rows.row import ResultRow, write_rows
-from rrbench.supply import in_large_zoo
 from rrbench.zoo import Entry, write_index
 from rrbench_attacks.pgd import Pgd
 

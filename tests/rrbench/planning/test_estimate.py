@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from rrbench.compute.devices import describe
-from rrbench.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
+from rrbench.measuring.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
+from rrbench.measuring.runner import Runner
+from rrbench.measuring.store import CellRecord, Store, save_arrays
 from rrbench.planning.cells import Plan
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.rows.row import ResultRow
-from rrbench.runner import Runner
-from rrbench.store import CellRecord, Store, save_arrays
 
 CPU = torch.device("cpu")
 

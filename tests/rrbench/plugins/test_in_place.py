@@ -18,14 +18,14 @@ from rrbench.compute.batching import in_batches
 from rrbench.compute.draws import HashedDraws
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
-from rrbench.evaluation import fresh_member, run_attack
+from rrbench.measuring.evaluation import fresh_member, run_attack
+from rrbench.measuring.materials import Supply
+from rrbench.measuring.store import Store
+from rrbench.measuring.subject import Subject
 from rrbench.names import Choice
 from rrbench.plugins.registry import table
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
 from rrbench.rows.row import ResultRow
-from rrbench.store import Store
-from rrbench.subject import Subject
-from rrbench.supply import Supply
 from rrbench_baselines.kd import Kd
 from wrong_plugins import Centred, Climbing, Drifting, Meddling, Relabelling, RelabellingFit, Scribbling, Unteaching
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import rrbench
 from rrbench.errors import UseError
-from rrbench.estimate import describe_plan
+from rrbench.measuring.estimate import describe_plan
 from rrbench.planning.cells import training_key
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs

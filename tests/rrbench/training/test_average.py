@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
+from rrbench.measuring.pack import file_name
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
@@ -18,7 +19,6 @@ from rrbench.protocols import Rejector
 from rrbench.training import train
 from rrbench.training.average import Average
 from rrbench.zoo import EMBEDDED, entries, find_named, write_index
-from rrbench.zoo.pack import file_name
 from short_trainings import Fused, Recorded, planned, same, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")

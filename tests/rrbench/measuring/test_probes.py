@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 import rrbench
 from own_network import Featured, Linear, inputs
-from rrbench import Outputs, probes, zoo
+from rrbench import Outputs, zoo
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
-from rrbench.looking import with_looks
+from rrbench.measuring import probes
+from rrbench.measuring.looking import with_looks
+from rrbench.measuring.subject import Subject
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build, choose, expand, restore
 from rrbench.protocols import Batch, NetworkSource, Rejector, Split
-from rrbench.subject import Subject
 from tested_plugins import TESTED
 
 RANDOM = "the network is random: two passes over the same inputs differ"

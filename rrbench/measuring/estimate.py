@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from rrbench.answers import has_answers
 from rrbench.compute.devices import describe
 from rrbench.errors import UseError, no_exit, reason
+from rrbench.measuring.answers import has_answers
+from rrbench.measuring.runner import Runner
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
 from rrbench.planning.schedule import wall_seconds
@@ -14,7 +15,6 @@ from rrbench.plugins.registry import build
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
-from rrbench.runner import Runner
 
 
 class Rates(NamedTuple):

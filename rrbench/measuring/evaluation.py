@@ -18,7 +18,8 @@ from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
 from rrbench.errors import CellError, first_line
 from rrbench.lending import kept
-from rrbench.looking import without_looks
+from rrbench.measuring.looking import without_looks
+from rrbench.measuring.subject import Subject, to_numpy
 from rrbench.metrics.deployment import Clean
 from rrbench.metrics.measures import Metrics, classes_of, measure
 from rrbench.names import Choice
@@ -40,7 +41,6 @@ from rrbench.protocols import (
     Victim,
 )
 from rrbench.rows.scores import Scores
-from rrbench.subject import Subject, to_numpy
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken

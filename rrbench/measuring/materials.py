@@ -11,18 +11,18 @@ import torch
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
 from rrbench.datasets.check import check_batch
-from rrbench.deadline import Deadline
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
-from rrbench.looking import with_looks
+from rrbench.measuring.deadline import Deadline
+from rrbench.measuring.looking import with_looks
+from rrbench.measuring.store import Store
+from rrbench.measuring.subject import Subject
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Training, all_trainings, attack_key, cell_key
 from rrbench.plugins.registry import build
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
-from rrbench.store import Store
-from rrbench.subject import Subject
 from rrbench.training.train import build_network, describe_training, epochs
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.measuring.subject import Subject
 from rrbench.protocols import Batch, Outputs, Rejector, Split
-from rrbench.subject import Subject
 
 
 class Identity(nn.Module):

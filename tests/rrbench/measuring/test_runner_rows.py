@@ -16,11 +16,11 @@ from rrbench.compute.devices import Instrumented
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
+from rrbench.measuring.store import Store
 from rrbench.plugins.registry import build
 from rrbench.protocols import Batch, Rejector
 from rrbench.rows.row import COLUMNS
 from rrbench.rows.scores import read_scores
-from rrbench.store import Store
 from rrbench.training import train
 
 pytestmark = pytest.mark.usefixtures("plugins")

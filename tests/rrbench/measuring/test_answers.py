@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rrbench.answers import kept_of, load_answers, save_answers, shrink
-from rrbench.evaluation import Attacked
+from rrbench.measuring.answers import kept_of, load_answers, save_answers, shrink
+from rrbench.measuring.evaluation import Attacked
+from rrbench.measuring.store import CellRecord, Store, load_arrays, save_arrays
 from rrbench.protocols import Outputs
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores, read_scores
-from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 
 CPU = torch.device("cpu")
 ROW = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "pgd10", "linf", "3/20", 0, "quick", 20)

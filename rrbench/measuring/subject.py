@@ -11,19 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rrbench import probes
-from rrbench.calibration import Border, find_border, scale_of
 from rrbench.compute.batching import batch_size, forward
 from rrbench.compute.devices import Precision, make_twin, tf32
 from rrbench.compute.eval_mode import frozen
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError
 from rrbench.lending import kept
-from rrbench.looking import without_looks
+from rrbench.measuring import probes
+from rrbench.measuring.calibration import Border, find_border, scale_of
+from rrbench.measuring.looking import without_looks
+from rrbench.measuring.probes import Doubt
 from rrbench.metrics.deployment import Clean, fold_of, fold_thresholds
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.guards import check_alone, fit
-from rrbench.probes import Doubt
 from rrbench.protocols import (
     Batch,
     Calibration,

@@ -24,11 +24,11 @@ from typing import Any, cast
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from rrbench.deadline import Deadline
 from rrbench.errors import StoppedError, UseError
 from rrbench.files.arrays import load_arrays as load_arrays
 from rrbench.files.arrays import save_arrays as save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
+from rrbench.measuring.deadline import Deadline
 from rrbench.progress import Report
 from rrbench.rows.row import COLUMNS, ResultRow, from_json, write_rows
 from rrbench.rows.scores import ATTACKS, SCORES, is_file_name

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rrbench.api import prepare
-from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import local
 from rrbench.errors import StoppedError, UseError
+from rrbench.measuring.deadline import Deadline, read_deadline
+from rrbench.measuring.store import Store
 from rrbench.planning.units import Unit
-from rrbench.store import Store
 from rrbench_baselines.confidence import Confidence
 from spoken import Spoken
 

@@ -16,10 +16,10 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
+from rrbench.measuring.materials import Supply
 from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Rejector
-from rrbench.supply import Supply
 from rrbench.training.train import accuracies, build_network, clean_facts, describe_training
 from rrbench.zoo import Entry, entries, write_index
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
-from rrbench.looking import Looking, with_looks, without_looks
+from rrbench.measuring.looking import Looking, with_looks, without_looks
+from rrbench.measuring.store import Store, load_arrays
 from rrbench.planning.cells import attack_key
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
 from rrbench.protocols import Outputs
-from rrbench.store import Store, load_arrays
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.pro import Pro
 

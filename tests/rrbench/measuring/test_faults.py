@@ -19,18 +19,19 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from rrbench import api, runner
+from rrbench import api
 from rrbench.errors import UseError
-from rrbench.estimate import describe_plan
-from rrbench.evaluation import run_attack
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.files.disk import HERE
 from rrbench.frameworks.standard import Standard
+from rrbench.measuring import runner
+from rrbench.measuring.estimate import describe_plan
+from rrbench.measuring.evaluation import run_attack
+from rrbench.measuring.store import Store
 from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Victim
 from rrbench.rows.row import ResultRow, read_rows
-from rrbench.store import Store
 from rrbench.verify import verify_folder
 
 PATIENCE = 200  # seconds; a busy machine is slow

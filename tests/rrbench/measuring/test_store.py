@@ -19,9 +19,9 @@ import pytest
 
 from rrbench.errors import UseError
 from rrbench.files.disk import read_json, sha256, write_bytes, write_json
+from rrbench.measuring.store import CellRecord, Store, load_arrays, save_arrays
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow, read_rows
-from rrbench.store import CellRecord, Store, load_arrays, save_arrays
 
 
 def row(**changes: Any) -> ResultRow:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.errors import UseError
-from rrbench.evaluation import KEPT_IMAGES, Attacked
 from rrbench.files.disk import sha256
+from rrbench.measuring.evaluation import KEPT_IMAGES, Attacked
+from rrbench.measuring.store import Store, load_arrays, save_arrays
+from rrbench.measuring.subject import to_numpy
 from rrbench.metrics.measures import classes_of
 from rrbench.protocols import Outputs
 from rrbench.rows.scores import ATTACKS, OF_CLASS
-from rrbench.store import Store, load_arrays, save_arrays
-from rrbench.subject import to_numpy
 
 FACTS = ("seconds", "gradients", "forwards", "vanished")  # single numbers
 Arrays = dict[str, NDArray[Any]]

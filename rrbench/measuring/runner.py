@@ -10,12 +10,15 @@ from pathlib import Path
 
 import torch
 
-from rrbench.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
 from rrbench.compute.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
-from rrbench.evaluation import Attacked, fresh_member, measured, run_attack, take_over
 from rrbench.files import provenance
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.measuring.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
+from rrbench.measuring.evaluation import Attacked, fresh_member, measured, run_attack, take_over
+from rrbench.measuring.materials import Source, Supply, check_accuracy
+from rrbench.measuring.store import CellRecord, save_arrays
+from rrbench.measuring.subject import Subject, to_numpy
 from rrbench.metrics.deployment import Clean
 from rrbench.names import Choice
 from rrbench.planning.cells import (
@@ -35,9 +38,6 @@ from rrbench.plugins.revisions import write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import CLEAN, DATA, SCORES
-from rrbench.store import CellRecord, save_arrays
-from rrbench.subject import Subject, to_numpy
-from rrbench.supply import Source, Supply, check_accuracy
 
 # Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
