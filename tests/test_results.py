@@ -23,8 +23,8 @@ from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_scores
 from rrbench.rows.weak_attacks import with_doubts
-from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
-from rrbench.verify import Verifier
+from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
+from rrbench.verifying.verify import Verifier
 
 ROOT = Path(__file__).resolve().parent.parent
 CIFAR10 = ROOT / "results" / "cifar10"

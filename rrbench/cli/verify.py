@@ -30,7 +30,7 @@ def verify(
     from rrbench.compute.devices import find_device
     from rrbench.datasets.search import roots
     from rrbench.progress import reporter
-    from rrbench.verify import verify_folder
+    from rrbench.verifying.verify import verify_folder
 
     findings = verify_folder(results, roots(data_dir), find_device(device), rerun=rerun, report=reporter())
     for line in findings.lines():

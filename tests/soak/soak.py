@@ -31,7 +31,7 @@ from rrbench.files.checkpoints import read_checkpoint
 from rrbench.files.disk import ENDED, WRITING
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow, read_rows
-from rrbench.verify import verify_folder
+from rrbench.verifying.verify import verify_folder
 
 CONFIG = """
 [metrics]

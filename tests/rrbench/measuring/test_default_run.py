@@ -9,7 +9,7 @@ import torch
 from rrbench.api import Options, execute, prepare
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow
-from rrbench.verify import verify_folder
+from rrbench.verifying.verify import verify_folder
 
 Find = Callable[..., ResultRow]
 

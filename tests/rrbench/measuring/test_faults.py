@@ -32,7 +32,7 @@ from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.protocols import Batch, Draws, Victim
 from rrbench.rows.row import ResultRow, read_rows
-from rrbench.verify import verify_folder
+from rrbench.verifying.verify import verify_folder
 
 PATIENCE = 200  # seconds; a busy machine is slow
 SLOW_IMPORTS = ("sklearn.datasets", "torch._dynamo")  # of the digits and of the optimiser

@@ -28,8 +28,8 @@ from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
 from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import is_blind
-from rrbench.tolerance import EXACT
 from rrbench.training.train import describe_training
+from rrbench.verifying.tolerance import EXACT
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSFER = "transfer(pgd-at,by=pgd3)"

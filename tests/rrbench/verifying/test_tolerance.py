@@ -8,7 +8,7 @@ import pytest
 from rrbench.measuring.evaluation import metrics_of
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores
-from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
+from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from stored_scores import scores_of
 
 COUNT = 1000

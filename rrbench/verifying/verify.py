@@ -12,25 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from rrbench import zoo
-from rrbench.claims import (
-    elsewhere,
-    miscounted,
-    misheaded,
-    miskeyed,
-    mislisted,
-    misnamed,
-    mistaken_source,
-    mistrained,
-    not_installed,
-    of_preset,
-)
 from rrbench.compute.devices import Precision, describe, place
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.files import provenance
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.files.disk import read_json
-from rrbench.findings import Findings
 from rrbench.measuring.evaluation import (
     KEPT_IMAGES,
     Attacked,
@@ -68,7 +55,20 @@ from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text
 from rrbench.rows.weak_attacks import with_doubts
-from rrbench.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
+from rrbench.verifying.claims import (
+    elsewhere,
+    miscounted,
+    misheaded,
+    miskeyed,
+    mislisted,
+    misnamed,
+    mistaken_source,
+    mistrained,
+    not_installed,
+    of_preset,
+)
+from rrbench.verifying.findings import Findings
+from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
 REPLAYED = 1000  # clean inputs that are judged again without --rerun
 TIES = 1e-3  # share of them

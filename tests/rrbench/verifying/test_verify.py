@@ -28,7 +28,7 @@ from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.measuring.store import read_cell
 from rrbench.plugins.registry import table
 from rrbench.rows.row import LATER
-from rrbench.tolerance import EXACT, ROUNDED
+from rrbench.verifying.tolerance import EXACT, ROUNDED
 
 CONFIRMED = (
     "9 cells: 9 confirmed, 0 recomputed only, 0 not checkable; 3 need --rerun for what their fitted rejectors say; "

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rrbench.tolerance import Tolerance
+from rrbench.verifying.tolerance import Tolerance
 
 
 @dataclass

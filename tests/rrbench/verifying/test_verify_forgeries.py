@@ -32,7 +32,7 @@ from rrbench.measuring.store import load_arrays, read_cell
 from rrbench.metrics.deployment import accepted_by
 from rrbench.planning.cells import attack_key, cell_key, victim_key
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
-from rrbench.tolerance import ROUNDED
+from rrbench.verifying.tolerance import ROUNDED
 from rrbench.zoo import Entry, write_index
 
 Arrays = dict[str, Any]
