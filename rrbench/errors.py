@@ -1,8 +1,10 @@
 """The two ways rrbench refuses: wrong use, or one cell that cannot be measured; and the way it stops in time."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+interrupts: list[int] = []  # signals that asked this process to end; the command line listens for them
 LONGEST_WORD = 1000  # letters; a longer one hides what a message says
 
 
@@ -48,9 +50,17 @@ class StoppedError(Exception):
 
 @contextmanager
 def no_exit(whose: str = "a plugin", kind: type[UseError | CellError] = CellError) -> Iterator[None]:
-    """Turn an exit of other people's code into an error: it would end the run with code 0 and no row."""
+    """Turn an exit of other people's code into an error: it would end the run with code 0 and no row.
+
+    And the other way round: a signal that comes while C code runs ends as whatever error that code makes of it. Such an
+    error is no fault of the cell.
+    """
     try:
         yield
+    except Exception as error:
+        if interrupts and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt from error
+        raise
     except SystemExit as error:
         # Ray ends a worker that was told to; Typer ends a command when whoever read its output has gone.
         if hasattr(error, "ray_terminate_msg") or isinstance(error.__context__, BrokenPipeError):

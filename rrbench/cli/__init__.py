@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from rrbench.cli import bench, check, data, figure, listing, new, report, run, table, train, verify
-from rrbench.errors import CellError, UseError, brief, no_exit, one_line
+from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
 TERMINATED = 143  # 128 and the number of SIGTERM, as INTERRUPTED has that of SIGINT
@@ -43,7 +43,7 @@ app.add_typer(new.app, name="new")
 def main() -> None:
     """Run a command; what goes wrong is one line on stderr and exit code 2, or 1 for a failed cell."""
     warnings.showwarning = lambda message, *rest, **more: _tell(f"rrbench: warning: {one_line(str(message))}")
-    with _terminable() as terminated:
+    with _interruptible():
         try:
             _check_words(sys.argv[1:])
             with no_exit(kind=UseError):
@@ -57,7 +57,8 @@ def main() -> None:
         except CellError as error:
             stop(str(error), 1)
         except KeyboardInterrupt:
-            how, code = ("terminated", TERMINATED) if terminated else ("interrupted", INTERRUPTED)
+            is_terminated = signal.SIGTERM in interrupts
+            how, code = ("terminated", TERMINATED) if is_terminated else ("interrupted", INTERRUPTED)
             stop(f"{how}; run the same command again to go on", code)
         except OSError as error:
             _stop_for(error)
@@ -107,19 +108,23 @@ def _stop_for(error: OSError) -> NoReturn:
 
 
 @contextmanager
-def _terminable() -> Iterator[list[int]]:
-    """Have SIGTERM end a command as Ctrl-C does, so that what is finished is kept; say whether it came."""
-    came: list[int] = []
+def _interruptible() -> Iterator[None]:
+    """Have SIGTERM end a command as Ctrl-C does, so that what is finished is kept; note which of them came."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        interrupts.append(number)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    # Where a shell starts a command in the background it has SIGINT ignored, and that stays so.
+    numbers = [signal.SIGTERM]
+    numbers += [signal.SIGINT] if signal.getsignal(signal.SIGINT) is signal.default_int_handler else []
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
-        yield came
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        interrupts.clear()
