@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.compute.batching import copies
-from rrbench.compute.devices import Instrumented
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
 

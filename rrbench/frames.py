@@ -11,7 +11,7 @@ from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
-from rrbench.plugins.revisions import noted
+from rrbench.rows.currency import noted
 from rrbench.rows.row import COLUMNS, ResultRow, read_rows
 from rrbench.rows.weak_attacks import with_doubts
 

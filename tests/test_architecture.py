@@ -79,6 +79,64 @@ def test_no_package_imports_a_source_root_or_the_tests(package: str) -> None:
     assert statements == {}
 
 
+# A room imports from itself and from the lines before its own. The words have no room; `ascent` is one that computes.
+LAYERS = [
+    ["errors", "numbers", "progress", "names", "ranges", "seals", "lending", "protocols"],
+    ["compute", "files", "metrics"],
+    ["ascent", "plugins"],
+    ["rows", "datasets", "networks", "frameworks", "scaffold"],
+    ["planning", "zoo"],
+    ["training"],
+    ["measuring"],
+    ["verifying", "engines", "testing", "paper"],
+    ["figures", "frames"],
+    ["api", "own_models", "report"],
+    ["bench"],
+    ["cli"],
+]
+ENTRANCES = {"rrbench/__init__.py", "rrbench/__main__.py", "rrbench/zoo/__main__.py"}
+
+
+def rooms_of(path: Path) -> set[str]:
+    """Return the rooms, or the modules without one, that a file of the harness imports from."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "rrbench":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rrbench."):
+            found.add(str(node.module).split(".")[1])
+    return found
+
+
+def test_every_room_has_its_layer() -> None:
+    here = {path.stem for path in (ROOT / "rrbench").glob("*.py")} | {
+        path.parent.name for path in (ROOT / "rrbench").glob("*/__init__.py")
+    }
+    assert sorted(name for names in LAYERS for name in names) == sorted(here - {"__init__", "__main__"})
+
+
+@pytest.mark.parametrize("layer", range(len(LAYERS)), ids=[",".join(names) for names in LAYERS])
+def test_no_room_imports_from_above_or_beside(layer: int) -> None:
+    below = {name for names in LAYERS[:layer] for name in names}
+    wrong: dict[str, list[str]] = {}
+    for name in LAYERS[layer]:
+        # The words, and the front doors, are single files that may use their neighbours'.
+        allowed = below | ({name} if (ROOT / "rrbench" / name).is_dir() else set(LAYERS[layer]))
+        place = ROOT / "rrbench" / name
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
+            shown = str(path.relative_to(ROOT))
+            if shown not in ENTRANCES and (found := rooms_of(path) - allowed):
+                wrong[shown] = sorted(found)
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("room", [path.parent for path in sorted((ROOT / "rrbench").rglob("__init__.py"))], ids=str)
+def test_a_room_says_its_purpose_and_is_no_larger_than_one_can_see(room: Path) -> None:
+    says = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+    assert says
+    assert len([path for path in room.glob("*.py") if not path.name.startswith("__")]) <= 14
+
+
 def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     for line in (

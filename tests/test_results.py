@@ -18,7 +18,7 @@ from rrbench.measuring.store import CellRecord, Store, load_arrays
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.planning.cells import attack_key, cell_key
-from rrbench.plugins.revisions import superseded
+from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_scores

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.ascent import norms, project, wide
-from rrbench.compute.devices import Instrumented
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 

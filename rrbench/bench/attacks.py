@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.compute.batching import batch_size
-from rrbench.compute.devices import Instrumented, Precision, describe, tf32
+from rrbench.compute.devices import Precision, describe, tf32
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.instrumented import Instrumented
 from rrbench.measuring.evaluation import certainties
 from rrbench.measuring.subject import Subject, to_numpy
 from rrbench.metrics.measures import measure, of_logits

@@ -45,7 +45,7 @@ def table(
 
     Example: rrbench table runs --by attack --metric deploy_joint --against confidence
     """
-    from rrbench.plugins.revisions import noted
+    from rrbench.rows.currency import noted
     from rrbench.rows.row import read_rows
     from rrbench.rows.tables import is_of, pivot_table, results_table
     from rrbench.rows.weak_attacks import with_doubts

@@ -23,8 +23,7 @@ from rrbench.files.disk import write_bytes
 from rrbench.measuring.estimate import seconds_of
 from rrbench.measuring.runner import Runner
 from rrbench.measuring.store import Store
-from rrbench.planning.schedule import longest_first
-from rrbench.planning.units import Unit
+from rrbench.planning.units import Unit, longest_first
 from rrbench.progress import Mailbox, Silent
 
 ATTEMPTS = 3  # workers that a unit may lose before its cells fail

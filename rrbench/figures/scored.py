@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rrbench.errors import UseError
 from rrbench.measuring.store import CellRecord, Store
 from rrbench.metrics.tallies import TprRule
-from rrbench.plugins.revisions import is_current
+from rrbench.rows.currency import is_current
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores, read_images, read_scores
 

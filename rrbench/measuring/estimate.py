@@ -9,8 +9,7 @@ from rrbench.measuring.answers import has_answers
 from rrbench.measuring.runner import Runner
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
-from rrbench.planning.schedule import wall_seconds
-from rrbench.planning.units import Unit
+from rrbench.planning.units import Unit, wall_seconds
 from rrbench.plugins.registry import build
 from rrbench.protocols import Attack, DataSource, Framework
 from rrbench.rows.row import ResultRow

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.compute.batching import batch_size, in_batches
-from rrbench.compute.devices import Instrumented, Precision, tf32
+from rrbench.compute.devices import Precision, tf32
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError, first_line
 from rrbench.lending import kept
 from rrbench.measuring.looking import without_looks

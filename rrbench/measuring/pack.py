@@ -10,7 +10,8 @@ from typing import Any
 from filelock import FileLock
 from torch import Tensor
 
-from rrbench.compute.devices import Instrumented, make_twin, place
+from rrbench.compute.devices import make_twin, place
+from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint

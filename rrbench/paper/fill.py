@@ -12,7 +12,7 @@ from rrbench.metrics.intervals import mean_interval, share_interval
 from rrbench.paper.cells import PaperCell
 from rrbench.paper.matching import Rows
 from rrbench.paper.wanted import column, is_published, never, presets_for, wanted
-from rrbench.plugins.revisions import superseded
+from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow, order
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts

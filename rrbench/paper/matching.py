@@ -16,7 +16,7 @@ from rrbench.numbers import read_fraction
 from rrbench.paper.wanted import Wanted
 from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.plugins.config import Config, load_preset
-from rrbench.plugins.revisions import is_current
+from rrbench.rows.currency import is_current
 from rrbench.rows.row import ResultRow, order
 
 Settings = Mapping[str, str]

@@ -8,13 +8,10 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, cast
 
-from rrbench.ascent import REVISION as ENGINE
-from rrbench.measuring.calibration import REVISION as CALIBRATION
-from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe
 from rrbench.plugins.registry import build, revision
-from rrbench.plugins.revisions import versions
+from rrbench.plugins.revisions import calibration, deployment, engine, versions
 from rrbench.protocols import Attack, Budget, Norm, Rejector
 
 
@@ -115,10 +112,10 @@ class Cell:
         if made != 1:  # a first one is left out, as in the training's key
             found["framework"] = made
         if self.budget is not None:  # without any budget nothing is moved, and no engine runs
-            found["engine"] = ENGINE
+            found["engine"] = engine()
         if self.is_adaptive and not build(Rejector, self.rejector).is_probability:
-            found["calibration"] = CALIBRATION
-        found["deployment"] = DEPLOYMENT
+            found["calibration"] = calibration()
+        found["deployment"] = deployment()
         if self.members:
             found["members"] = [revision("attack", member.name) for member in self.members]
         packages = dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack))

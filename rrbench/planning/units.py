@@ -1,5 +1,6 @@
 """A plan cut into units of work: each is done by one worker, in any order that respects what it comes after."""
 
+import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -56,3 +57,25 @@ def units_of(cells: Sequence[Cell], untrained: Collection[Training]) -> list[Uni
 def _group(cell: Cell) -> tuple[Training, str]:
     """Return what the cells that share one run of an attack have in common, wherever their checkpoint lies."""
     return cell.training, cell.attack_key("", "")
+
+
+def longest_first(seconds: Sequence[float]) -> list[int]:
+    """Return positions, the longest unit first: a long one begun last would keep all the others waiting."""
+    return sorted(range(len(seconds)), key=lambda position: -seconds[position])
+
+
+def wall_seconds(units: Sequence[Unit], seconds: Sequence[float], workers: int) -> float:
+    """Play the schedule through: whenever a worker is free it takes the longest unit that can be begun."""
+    waiting = longest_first(seconds)
+    ended: set[int] = set()
+    running: list[tuple[float, int]] = []  # (end, position)
+    now = 0.0
+    while waiting or running:
+        for position in [index for index in waiting if ended.issuperset(units[index].after)]:
+            if len(running) == workers:
+                break
+            waiting.remove(position)
+            heapq.heappush(running, (now + seconds[position], position))
+        now, position = heapq.heappop(running)
+        ended.add(position)
+    return now

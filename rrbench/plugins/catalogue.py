@@ -59,6 +59,7 @@ def plugin_name(kind: str, text: str) -> str:
     return short[0] if short else name
 
 
+@cache
 def constant(module: str, name: str) -> str:
     """Return a constant of a module as it is written there."""
     tree, _ = _module(module)

@@ -9,7 +9,7 @@ from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.files.disk import read_json
 from rrbench.measuring.store import Store
-from rrbench.plugins.revisions import noted
+from rrbench.rows.currency import noted
 from rrbench.rows.row import ResultRow, check_numbers, order, read_rows
 from rrbench.rows.weak_attacks import with_doubts
 

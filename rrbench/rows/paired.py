@@ -19,7 +19,7 @@ from rrbench.metrics.deployment import deployed_draws
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
-from rrbench.plugins.revisions import is_current
+from rrbench.rows.currency import is_current
 from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
 from rrbench.rows.scores import Scores, read_scores
 from rrbench.rows.tables import number, pivot_table

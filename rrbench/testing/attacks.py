@@ -9,8 +9,8 @@ from typing import cast, get_args
 import torch
 from torch import Tensor, nn
 
-from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.measuring.evaluation import check_budget, run_attack
 from rrbench.measuring.subject import Subject

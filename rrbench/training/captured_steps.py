@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import ReplayedDraws, derive
+from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import first_line
 from rrbench.planning.cells import Training

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.compute.batching import batch_size, forward, in_batches
-from rrbench.compute.devices import Instrumented, Precision, describe, make_twin, place, tf32, tried_kernels
+from rrbench.compute.devices import Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import CellError
 from rrbench.files import provenance

@@ -37,7 +37,7 @@ from rrbench.metrics.deployment import Clean
 from rrbench.planning.cells import clean_key, read_budget, victim_key
 from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.registry import build, restore
-from rrbench.plugins.revisions import installed, is_current
+from rrbench.plugins.revisions import installed
 from rrbench.progress import Report
 from rrbench.protocols import (
     NO_BUDGET,
@@ -51,6 +51,7 @@ from rrbench.protocols import (
     Split,
     Victim,
 )
+from rrbench.rows.currency import is_current
 from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text

@@ -17,9 +17,9 @@ import torch
 from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from torch import Tensor, nn
 
-from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
 from rrbench.protocols import Batch, Budget, Norm, Outputs, Rejector, Victim

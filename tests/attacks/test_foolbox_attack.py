@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
 from rrbench.files.checkpoints import load_weights, read_checkpoint

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.compute.devices import Instrumented
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.protocols import Batch, Budget, Calibration, Outputs, Rejector, Victim
 from rrbench_attacks.orthogonal_pgd import SelectivePgd
 from rrbench_attacks.square_reject import SquareReject, side

@@ -17,7 +17,7 @@ from rrbench.api import prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
-from rrbench.compute.devices import Instrumented
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import UseError
 from rrbench.measuring.runner import Runner
 from rrbench.planning.cells import Training

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from made_up_plugins import by_attack, measured
-from rrbench.compute.devices import Instrumented
+from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint

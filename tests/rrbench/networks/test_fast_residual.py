@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.compute.devices import Instrumented, tf32
+from rrbench.compute.devices import tf32
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.digits import Digits
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast.fastest import links_for

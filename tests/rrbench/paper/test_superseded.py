@@ -87,7 +87,7 @@ def test_superseded_rows_of_several_revisions_are_not_averaged(rows_for: Make) -
 def test_a_raised_revision_supersedes_every_row_of_its_attack(rows_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_for("table1")
     raised = ("attack", "pgd")
-    monkeypatch.setattr("rrbench.plugins.revisions.installed", lambda *plugin: 2 if plugin == raised else 1)
+    monkeypatch.setattr("rrbench.rows.currency.installed", lambda *plugin: 2 if plugin == raised else 1)
     assert len(plan_missing(SELECTION, rows, (0,)).cells) == len(attacked(rows))
 
 

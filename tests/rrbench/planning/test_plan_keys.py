@@ -11,7 +11,7 @@ import pytest
 from plan_parts import PAPER, QUICK, only, pairs, plan, trainings, without_strangers
 from rrbench import zoo
 from rrbench.planning.cells import Cell, Plan, Training, digest, show_budget
-from rrbench.plugins.revisions import superseded
+from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow
 
 
@@ -221,7 +221,7 @@ def test_the_revision_of_the_scale_counts_for_adaptive_attacks_on_what_is_no_pro
         }
 
     before = keys()
-    monkeypatch.setattr("rrbench.planning.cells.CALIBRATION", 99)
+    monkeypatch.setattr("rrbench.planning.cells.calibration", lambda: 99)
     after = keys()
     assert {name for name in before if before[name] != after[name]} == {("kd", "adaptive(ce+rcon)")}
     changed = zip(before["kd", "adaptive(ce+rcon)"], after["kd", "adaptive(ce+rcon)"], strict=True)

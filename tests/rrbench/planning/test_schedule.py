@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from rrbench.planning.plan import Request, make_plan
-from rrbench.planning.schedule import longest_first, wall_seconds
-from rrbench.planning.units import Unit
+from rrbench.planning.units import Unit, longest_first, wall_seconds
 from rrbench.plugins.config import load_preset
 
 CELL = make_plan(Request(["rr"], ["clean"]), load_preset("quick")).cells[0]

@@ -20,7 +20,8 @@ from rrbench.plugins import catalogue, revisions
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.distributions import package_hash, sources
 from rrbench.plugins.registry import revision, table
-from rrbench.plugins.revisions import installed, superseded
+from rrbench.plugins.revisions import installed
+from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow
 from rrbench_attacks.autoattack import AutoAttack
 from rrbench_attacks.pgd import Pgd
@@ -85,7 +86,7 @@ def test_a_new_revision_of_an_attack_repeats_it_and_fits_nothing_anew(monkeypatc
 
 def test_a_new_revision_of_the_engine_repeats_every_attack_and_no_clean_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: keys(name, "confidence") for name in ("clean", "pgd10", "autoattack")}
-    monkeypatch.setattr("rrbench.planning.cells.ENGINE", REVISION + 1)
+    monkeypatch.setattr("rrbench.planning.cells.engine", lambda: REVISION + 1)
     after = {name: keys(name, "confidence") for name in before}
     assert before["clean"] == after["clean"]
     for name in ("pgd10", "autoattack"):
@@ -118,7 +119,7 @@ def test_the_version_of_the_package_that_ran_is_in_the_key_and_in_the_cell(monke
     before = cell("autoattack", "confidence")
     assert before.describe("c", "fp32")["revisions"]["packages"] == {"pyautoattack": metadata.version("pyautoattack")}
     key = before.attack_key("c", "fp32")
-    monkeypatch.setattr(revisions, "_version", lambda name: "99")
+    monkeypatch.setattr(revisions, "version_of", lambda name: "99")
     assert before.attack_key("c", "fp32") != key
     assert cell("pgd10", "confidence").revisions().keys() == {
         *("attack", "dataset", "deployment", "engine", "network", "rejector")
@@ -128,7 +129,9 @@ def test_the_version_of_the_package_that_ran_is_in_the_key_and_in_the_cell(monke
 def test_the_worst_of_several_has_the_packages_and_revisions_of_its_attacks() -> None:
     planned = cell("worst-case", "confidence")
     found = planned.revisions()
-    assert found["members"] == [1] * len(planned.members)
+    later = {"apgd-reject": 2}
+    assert found["members"] == [later.get(member.name, 1) for member in planned.members]
+    assert "apgd-reject" in [member.name for member in planned.members]
     has_autoattack = any(member.name == "autoattack" for member in planned.members)
     assert ("packages" in found) == has_autoattack
 
@@ -252,7 +255,7 @@ def test_a_framework_s_later_revision_is_in_the_row_and_supersedes_it(monkeypatc
     assert superseded(row) == []
     monkeypatch.setattr(PgdAt, "revision", 2)
     assert before.revisions()["framework"] == 2
-    monkeypatch.setattr(revisions, "installed", lambda kind, name: 2 if kind == "framework" else 1)
+    monkeypatch.setattr("rrbench.rows.currency.installed", lambda kind, name: 2 if kind == "framework" else 1)
     assert superseded(row) == ["framework pgd-at 1, now 2"]
 
 

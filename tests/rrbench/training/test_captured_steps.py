@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.compute.devices import Instrumented, make_twin, place
+from rrbench.compute.devices import make_twin, place
 from rrbench.compute.draws import HashedDraws, ReplayedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.digits import Digits
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard

@@ -1,0 +1,93 @@
+"""A network that counts what is asked of it, in a given precision."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from rrbench.compute.devices import Precision, tf32
+from rrbench.errors import CellError
+from rrbench.lending import WRITES
+from rrbench.protocols import Outputs
+
+
+class Instrumented(nn.Module):
+    """A network in a given precision that counts what is asked of it, package attacks' gradients included.
+
+    `climb` is for gradients that end at the images, and `twin` answers there; a training batch may go by way of it too.
+    `judge` is for verdicts, and `exact` answers there.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        precision: Precision,
+        *,
+        twin: nn.Module | None = None,
+        exact: nn.Module | None = None,
+        watch: bool = False,
+    ) -> None:
+        super().__init__()
+        self.network, self.precision, self.watch = network, precision, watch
+        self.twin, self.exact = twin, exact
+        self.gradients = 0
+        self.forwards = 0
+        self._vanished: list[Tensor] = []
+        self._broken: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return float32 outputs, so that certainty is never computed in short precision."""
+        learn = getattr(self.network, "learn", None)
+        # Only PyTorch's own way back reaches images and weights at once.
+        is_lesson = self.network.training and torch.is_grad_enabled() and not images.requires_grad
+        if self.twin is not None and learn is not None and is_lesson:
+            return self._ask(partial(learn, twin=self.twin), images)
+        return self._ask(self.network, images)
+
+    def climb(self, images: Tensor) -> Outputs:
+        """Answer likewise where nobody asks for the gradient of a weight."""
+        return self._ask(self.network if self.twin is None else self.twin, images)
+
+    @torch.no_grad()
+    def judge(self, images: Tensor) -> Outputs:
+        """Answer as the final verdict will: in short precision an image on the boundary may change sides."""
+        self.forwards += images.shape[0]
+        with tf32(False):
+            return Outputs(*(self.network if self.exact is None else self.exact)(images))
+
+    def refresh(self) -> None:
+        """Bring the twin up to date after the network's weights have changed."""
+        if self.twin is not None:
+            self.twin.refresh()  # type: ignore[operator]
+
+    def _ask(self, network: Callable[[Tensor], Outputs], images: Tensor) -> Outputs:
+        self.forwards += images.shape[0]
+        if images.requires_grad:
+            self.gradients += images.shape[0]
+            if self.watch:
+                images.register_hook(self._look)
+        version = images._version
+        if self.precision == "fp32":
+            with tf32(False):
+                outputs = network(images)
+        else:
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                outputs = network(images)
+        if images._version != version:
+            raise CellError(WRITES)
+        return Outputs(*(part.float() for part in outputs))
+
+    def _look(self, gradient: Tensor) -> None:
+        """Note zero and NaN gradients without waiting for the device."""
+        largest = gradient.detach().flatten(1).abs().amax(1)
+        self._vanished.append((largest == 0).sum())
+        self._broken.append(largest.isnan().any())
+
+    def vanished(self) -> float:
+        """Return the share of the gradients seen that were zero everywhere: where they are, no attack can climb."""
+        return float(sum(self._vanished)) / self.gradients if self._vanished else 0.0
+
+    def has_seen_nan(self) -> bool:
+        """Tell whether a gradient was NaN: its image may look robust and is not."""
+        return any(bool(found) for found in self._broken)
