@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.measuring.evaluation import metrics_of
-from rrbench.measuring.store import CellRecord, Store, load_arrays, save_arrays
+from rrbench.measuring.store import Store
 from rrbench.metrics.deployment import REVISION, deploy_threshold
 from rrbench.planning.cells import attack_key, cell_key, clean_key
 from rrbench.plugins.registry import build, restore
 from rrbench.plugins.revisions import write
 from rrbench.progress import Silent
 from rrbench.protocols import Rejector
+from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, read_scores
 
 WHOLE = Path(__file__).resolve().parent / "cifar10"  # its clean rows are of all 10,000 images

@@ -115,7 +115,7 @@ def evaluate(
         members = [(str(choice), fresh_member(choice, area, seed)) for choice in choices]
         try:
             with kept(network, lambda what: f"the network's {what} was changed while {name} was measured"):
-                victim = subject.victim(chosen, is_attacked=chosen_attack.is_adaptive)
+                victim = subject.victim(chosen, needs_scale=chosen_attack.is_adaptive)
                 attacked = run_attack(
                     subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members
                 )

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.measuring.evaluation import metrics_of
-from rrbench.measuring.store import Store, load_arrays, read_cell, save_arrays
+from rrbench.measuring.store import Store
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key
 from rrbench.progress import Silent
+from rrbench.rows.record import read_cell
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, OF_CLEAN, SCORES, file_in, read_scores
 from rrbench.verifying.findings import Findings
 from rrbench.verifying.verify import Verifier, verify_folder

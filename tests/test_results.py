@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from rrbench import zoo
+from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.measuring.evaluation import metrics_of
-from rrbench.measuring.store import CellRecord, Store, load_arrays
+from rrbench.measuring.store import Store
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.planning.cells import attack_key, cell_key
 from rrbench.rows.currency import superseded
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_scores

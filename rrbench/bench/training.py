@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.compute.devices import describe, place, tf32, tried_kernels
 from rrbench.compute.instrumented import Instrumented
-from rrbench.engines.beside import beside, default_jobs
+from rrbench.engines.side_by_side import beside, default_jobs
 from rrbench.files.disk import Files
 from rrbench.measuring.runner import Runner
 from rrbench.planning.cells import Training

@@ -42,14 +42,14 @@ def figure(
     if not paper:
         raise UseError("which figure? --paper figure1, figure3 to figure8, risk-coverage or accuracy-budget")
     from rrbench.figures import draw, named
-    from rrbench.figures.request import Wish
+    from rrbench.figures.request import FigureOptions
     from rrbench.figures.style import check_suffix, save
 
     name = named(paper)
     paths = out or [Path(f"{name}.pdf"), Path(f"{name}.png")]
     for path in paths:
         check_suffix(path)
-    wish = Wish(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
+    wish = FigureOptions(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
     drawn = draw(name, folder or results or Path("runs"), wish)
     for path in paths:
         save(drawn, path)

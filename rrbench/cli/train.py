@@ -55,7 +55,7 @@ def train(
     Example: rrbench train --framework pgd-at --rejector rr,ebd --dataset cifar10 --network resnet18 --epochs 110
     """
     from rrbench.api import prepare, tell_kept
-    from rrbench.engines.beside import beside, default_jobs
+    from rrbench.engines.side_by_side import beside, default_jobs
     from rrbench.measuring.pack import add, add_unkept
     from rrbench.progress import reporter
 

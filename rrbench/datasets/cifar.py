@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rrbench.datasets.forms import PARTS, SHAPE, Archive, Arrays, Binary, Form, Part, Pickled
+from rrbench.datasets.forms import PARTS, SHAPE, Archive, Binary, Form, Part, Pickled, Pixels
 from rrbench.datasets.search import Located, missing
 from rrbench.errors import UseError
 from rrbench.protocols import Batch, DataInfo, Split
@@ -25,7 +25,7 @@ class Content(NamedTuple):
     labels: str  # SHA-256 of the labels, a byte each
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "Content":
+    def of(cls, arrays: Pixels) -> "Content":
         """Hash a part."""
         parts = channels_last(arrays.pixels), arrays.labels.astype(np.uint8)
         return cls(*(hashlib.sha256(part.tobytes()).hexdigest() for part in parts))
@@ -50,17 +50,17 @@ class Layout:
         return self.train if part == "train" else self.test
 
 
-def to_batch(arrays: Arrays, first_id: int) -> Batch:
+def to_batch(arrays: Pixels, first_id: int) -> Batch:
     """Bring bytes to [0, 1]; ids count on from `first_id`."""
     images = torch.from_numpy(arrays.pixels).float().div_(255)
     return Batch(images, torch.from_numpy(arrays.labels), torch.arange(first_id, first_id + len(images)))
 
 
-def by_content(arrays: Arrays) -> Arrays:
+def by_content(arrays: Pixels) -> Pixels:
     """Sort by (SHA-256 of the image, channels last; label): an id means the same image, whatever order was read."""
     digests = [hashlib.sha256(image).digest() for image in channels_last(arrays.pixels)]
     order = sorted(range(len(digests)), key=lambda index: (digests[index], int(arrays.labels[index])))
-    return Arrays(arrays.pixels[order], arrays.labels[order])
+    return Pixels(arrays.pixels[order], arrays.labels[order])
 
 
 def channels_last(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -86,10 +86,10 @@ class Cifar(Located):
         """Return the training images, all test images, or the last of them for calibration."""
         arrays = self.read("train" if split == "train" else "test", roots)
         start = self.layout.test - self.layout.calibration if split == "calibration" else 0
-        return to_batch(Arrays(arrays.pixels[start:], arrays.labels[start:]), start)
+        return to_batch(Pixels(arrays.pixels[start:], arrays.labels[start:]), start)
 
     @classmethod
-    def read(cls, part: Part, roots: tuple[Path, ...]) -> Arrays:
+    def read(cls, part: Part, roots: tuple[Path, ...]) -> Pixels:
         """Read one part from the first place that has the data set."""
         found = cls._find(roots)
         if found is None:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from rrbench.datasets.cifar import Cifar, Cifar10, cifar_info, to_batch
-from rrbench.datasets.forms import Arrays, check_arrays
+from rrbench.datasets.forms import Pixels, check_arrays
 from rrbench.datasets.search import Located, missing, reading
 from rrbench.errors import UseError
 from rrbench.names import unknown
@@ -63,21 +63,21 @@ class Cifar10C(Located):
         arrays, size = self._read(self._folder(roots), self.corruption), self.clean.layout.test
         severities = range(1, SEVERITIES + 1) if self.severity is None else [self.severity]
         chosen = slice((severities[0] - 1) * size, severities[-1] * size)
-        batch = to_batch(Arrays(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen]), chosen.start)
+        batch = to_batch(Pixels(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen]), chosen.start)
         # The clean image's position: one that calibrates a threshold must not be judged by it when corrupted.
         return batch._replace(ids=batch.ids % size)
 
     @classmethod
-    def _read(cls, folder: Path, corruption: str) -> Arrays:
+    def _read(cls, folder: Path, corruption: str) -> Pixels:
         """Map the images of one corruption, in order of severity, without reading them."""
         with reading(folder / "labels.npy"):
             labels = np.load(folder / "labels.npy", allow_pickle=False)
         path = folder / f"{corruption}.npy"
         with reading(path):
             pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-            arrays = Arrays(pixels.transpose(0, 3, 1, 2), labels)
+            arrays = Pixels(pixels.transpose(0, 3, 1, 2), labels)
             check_arrays(arrays, SEVERITIES * cls.clean.layout.test, cls.info.classes)
-        return Arrays(arrays.pixels, labels.astype(np.int64))
+        return Pixels(arrays.pixels, labels.astype(np.int64))
 
     @classmethod
     def _folder(cls, roots: tuple[Path, ...]) -> Path:

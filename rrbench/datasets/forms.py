@@ -18,7 +18,7 @@ SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 
 
-class Arrays(NamedTuple):
+class Pixels(NamedTuple):
     """Images and labels as they are kept."""
 
     pixels: NDArray[Any]  # (N, 3, 32, 32) uint8
@@ -40,7 +40,7 @@ class Form(ABC):
                 return place
         return None
 
-    def read(self, place: Path, part: Part, count: int, classes: int) -> Arrays:
+    def read(self, place: Path, part: Part, count: int, classes: int) -> Pixels:
         """Read and check the files of one part, which hold `count` images together."""
         names = self.train if part == "train" else self.test
         pieces = []
@@ -50,14 +50,14 @@ class Form(ABC):
                 check_arrays(piece, count // len(names), classes)
                 pieces.append(piece)
         pixels, labels = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-        return Arrays(np.ascontiguousarray(pixels), labels.astype(np.int64))
+        return Pixels(np.ascontiguousarray(pixels), labels.astype(np.int64))
 
     @abstractmethod
-    def read_file(self, path: Path, part: Part) -> Arrays:
+    def read_file(self, path: Path, part: Part) -> Pixels:
         """Read one file."""
 
 
-def check_arrays(arrays: Arrays, count: int, classes: int) -> None:
+def check_arrays(arrays: Pixels, count: int, classes: int) -> None:
     """Refuse arrays that are not `count` CIFAR images with their labels."""
     pixels, labels = arrays
     if pixels.dtype != np.uint8 or pixels.shape[1:] != SHAPE:
@@ -76,12 +76,12 @@ class Pickled(Form):
 
     label_key: bytes
 
-    def read_file(self, path: Path, part: Part) -> Arrays:
+    def read_file(self, path: Path, part: Part) -> Pixels:
         """Read one dictionary of an array and a list, without running what a pickle may ask for."""
         content = read_pickle(path)
         if not isinstance(content, dict) or not {b"data", self.label_key} <= content.keys():
             raise ValueError(f"it is no dictionary with data and {self.label_key.decode()}")
-        return Arrays(content[b"data"].values.reshape(-1, *SHAPE), np.array(content[self.label_key]))
+        return Pixels(content[b"data"].values.reshape(-1, *SHAPE), np.array(content[self.label_key]))
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,24 @@ class Binary(Form):
 
     label_bytes: int
 
-    def read_file(self, path: Path, part: Part) -> Arrays:
+    def read_file(self, path: Path, part: Part) -> Pixels:
         """Read whole records."""
         content, length = np.fromfile(path, np.uint8), self.label_bytes + _PIXELS
         if content.size % length:
             raise ValueError(f"its {content.size} bytes are no whole number of {length}-byte records")
         records = content.reshape(-1, length)
-        return Arrays(records[:, self.label_bytes :].reshape(-1, *SHAPE), records[:, self.label_bytes - 1])
+        return Pixels(records[:, self.label_bytes :].reshape(-1, *SHAPE), records[:, self.label_bytes - 1])
 
 
 @dataclass(frozen=True)
 class Archive(Form):
     """An .npz of x_train, y_train, x_test, y_test, channels last."""
 
-    def read_file(self, path: Path, part: Part) -> Arrays:
+    def read_file(self, path: Path, part: Part) -> Pixels:
         """Read the two arrays of one part."""
         with np.load(path, allow_pickle=False) as archive:
             pixels, labels = archive[f"x_{part}"], archive[f"y_{part}"]
         if pixels.ndim != 4:
             raise ValueError(f"x_{part} has shape {pixels.shape} instead of (N, 32, 32, 3)")
         # Some tools keep labels as one column.
-        return Arrays(pixels.transpose(0, 3, 1, 2), labels[:, 0] if labels.shape[1:] == (1,) else labels)
+        return Pixels(pixels.transpose(0, 3, 1, 2), labels[:, 0] if labels.shape[1:] == (1,) else labels)

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 
-from rrbench.engines.beside import Ended, beside, default_jobs
+from rrbench.engines.side_by_side import Ended, beside, default_jobs
 from rrbench.errors import StoppedError
 from rrbench.measuring.runner import Runner
 from rrbench.planning.units import Unit

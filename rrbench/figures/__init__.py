@@ -11,7 +11,7 @@ from rrbench.figures.accuracy_budget import draw_accuracy_budget
 from rrbench.figures.adaptive import figure4
 from rrbench.figures.calibration import figure8
 from rrbench.figures.features import figure7
-from rrbench.figures.request import PaperRequest, Wish, paper_request
+from rrbench.figures.request import FigureOptions, PaperRequest, paper_request
 from rrbench.figures.risk_coverage import draw_risk_coverage
 from rrbench.figures.scored import read_scored
 from rrbench.figures.separation import figure1, figure3, figure6
@@ -50,7 +50,7 @@ def named(text: str) -> str:
     return text
 
 
-def draw(name: str, folder: Path, wish: Wish) -> Figure:
+def draw(name: str, folder: Path, wish: FigureOptions) -> Figure:
     """Draw a figure from the cells of a work folder."""
     cells = read_scored(folder)
     if name in PAPER:

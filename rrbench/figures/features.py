@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rrbench.figures.request import PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import finish, legend_below, look, panels, styled
-from rrbench.measuring.store import load_arrays
+from rrbench.files.arrays import load_arrays
 
 FRAMEWORKS = ("standard", "pgd-at")
 COMPONENTS, PERPLEXITY, LEARNING_RATE, ITERATIONS = 30, 40, 20.0, 3000  # as the authors' code

@@ -16,7 +16,7 @@ PAPER_DATASETS = ("cifar10", "cifar100")  # the first is that of every figure
 
 
 @dataclass(frozen=True)
-class Wish:
+class FigureOptions:
     """What the command line said; None where it was silent."""
 
     dataset: str | None = None
@@ -67,7 +67,7 @@ class PaperRequest:
     dataset: str
     network: str
     budget: str
-    wish: Wish
+    wish: FigureOptions
 
     def find(self, *needs: Need) -> list[Scored]:
         """Return a cell for each need, or say in one line what is missing and which command makes it."""
@@ -112,7 +112,7 @@ def _listed(texts: Sequence[str]) -> str:
     return quote(",".join(dict.fromkeys(texts)))
 
 
-def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Wish) -> PaperRequest:
+def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: FigureOptions) -> PaperRequest:
     """Fill in what the paper has, for a data set of its own what the preset `paper` says, and choose the cells."""
     if wish.rejectors or wish.attack or wish.norm:
         raise UseError(

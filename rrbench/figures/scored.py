@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
-from rrbench.measuring.store import CellRecord, Store
+from rrbench.measuring.store import Store
 from rrbench.metrics.tallies import TprRule
 from rrbench.rows.currency import is_current
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores, read_images, read_scores
 

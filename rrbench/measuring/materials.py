@@ -35,7 +35,7 @@ class Source:
 
 
 @dataclass
-class Supply:
+class Materials:
     """Finds data and checkpoints, and trains what is missing."""
 
     store: Store

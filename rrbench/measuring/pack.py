@@ -17,7 +17,7 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
-from rrbench.measuring.materials import Supply
+from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Rejector
@@ -27,7 +27,7 @@ from rrbench.zoo import Entry, entries, write_index
 SUFFIX = ".safetensors"
 
 
-def add(folder: Path, supply: Supply, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
+def add(folder: Path, supply: Materials, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
     """Pack a training's checkpoint into a zoo, in place of an earlier one of the same training.
 
     One that was packed before is left as it is: a training that is run again need not pay for it.
@@ -66,7 +66,7 @@ def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure(
-    supply: Supply, training: Training, checkpoint: Checkpoint
+    supply: Materials, training: Training, checkpoint: Checkpoint
 ) -> tuple[dict[str, Tensor], dict[str, Any], float]:
     """Return the packed weights, what their file says of them, and their accuracy under the chooser's attack."""
     tensors = pack(checkpoint.tensors)

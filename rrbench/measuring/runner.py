@@ -13,11 +13,11 @@ import torch
 from rrbench.compute.devices import describe
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.files import provenance
+from rrbench.files.arrays import save_arrays
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.measuring.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
 from rrbench.measuring.evaluation import Attacked, fresh_member, measured, run_attack, take_over
-from rrbench.measuring.materials import Source, Supply, check_accuracy
-from rrbench.measuring.store import CellRecord, save_arrays
+from rrbench.measuring.materials import Materials, Source, check_accuracy
 from rrbench.measuring.subject import Subject, to_numpy
 from rrbench.metrics.deployment import Clean
 from rrbench.names import Choice
@@ -36,6 +36,7 @@ from rrbench.planning.units import Unit, units_of
 from rrbench.plugins.registry import build
 from rrbench.plugins.revisions import write
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Calibration, Member, Moved, Rejector, Victim
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import CLEAN, DATA, SCORES
 
@@ -46,7 +47,7 @@ SHOWN = 3  # files that a line names
 
 
 @dataclass
-class Runner(Supply):
+class Runner(Materials):
     """Works through a plan in one work folder."""
 
     keep: frozenset[str] = frozenset()  # of {"images", "features"}
@@ -324,7 +325,7 @@ class Runner(Supply):
             with self.store.lock(f"fit-{key}", self.report, self.deadline):
                 saved = self._read_fitted(path)
                 if saved is None:
-                    victim = subject.victim(rejector, is_attacked=cell.is_adaptive)
+                    victim = subject.victim(rejector, needs_scale=cell.is_adaptive)
                     assert victim.calibration is not None
                     write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
                     return victim

@@ -15,44 +15,23 @@ locks/          so that two runs never do the same work at once
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from rrbench.errors import StoppedError, UseError
-from rrbench.files.arrays import load_arrays as load_arrays
-from rrbench.files.arrays import save_arrays as save_arrays
+from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.measuring.deadline import Deadline
 from rrbench.progress import Report
-from rrbench.rows.row import COLUMNS, ResultRow, from_json, write_rows
-from rrbench.rows.scores import ATTACKS, SCORES, is_file_name
+from rrbench.rows.record import CellRecord, read_cell, read_cells
+from rrbench.rows.row import ResultRow, write_rows
+from rrbench.rows.scores import ATTACKS, SCORES
 from rrbench.rows.weak_attacks import with_doubts
-
-
-@dataclasses.dataclass(frozen=True)
-class CellRecord:
-    """A finished cell: its row, and what `verify` needs to find again."""
-
-    key: str
-    attack: str  # the attack's key
-    row: ResultRow
-    cell: dict[str, Any]  # all that the keys were made of, as `Cell.describe` gives it
-    files: dict[str, str]  # {name below the work folder: SHA-256}; none for a failed cell
-
-    @property
-    def checkpoint(self) -> str:
-        """The checkpoint's key."""
-        return str(self.cell["checkpoint"])
-
-    def row_sha256(self) -> str:
-        """Hash the row, so that a changed field is noticed even where it cannot be recomputed."""
-        return _row_sha256(dataclasses.asdict(self.row))
 
 
 class Store:
@@ -197,7 +176,7 @@ class Store:
 
     def cells(self) -> list[tuple[CellRecord, str]]:
         """Return every finished cell with the row hash written beside it."""
-        return [read_cell(path) for path in sorted((self.root / "cells").glob("*.json"))]
+        return read_cells(self.root)
 
     def rebuild_rows(self, report: Report) -> dict[str, ResultRow]:
         """Rewrite rows.csv from the cells, under a lock so that no run writes an older list last; return it by key."""
@@ -225,28 +204,3 @@ def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]],
         for name in one
         if name not in passing
     )
-
-
-def _row_sha256(row: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
-
-
-def read_cell(path: Path) -> tuple[CellRecord, str]:
-    """Read one cell file."""
-    try:
-        value = cast(dict[str, Any], read_json(path))
-    except UseError as error:
-        raise UseError(f"{error}; delete it to measure the cell again") from None
-    try:
-        row_sha256, row = value.pop("row_sha256"), value["row"]
-        record = CellRecord(**{**value, "row": from_json(row)})
-        if row.keys() < set(COLUMNS) and row_sha256 == _row_sha256(row):
-            row_sha256 = record.row_sha256()  # of an older version, and as that wrote it
-        if not all(isinstance(part, dict) for part in (record.cell, record.files)):
-            raise TypeError
-        texts = (record.key, record.attack, row_sha256, record.cell["checkpoint"], *record.files.values())
-        if not all(isinstance(text, str) for text in texts) or not all(map(is_file_name, record.files)):
-            raise TypeError
-        return record, row_sha256
-    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError):
-        raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None

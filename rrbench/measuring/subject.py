@@ -109,10 +109,10 @@ class Subject:
             self._doubts[about] = found + probes.of_data(test, self.apart())
         return self._doubts[about]
 
-    def victim(self, rejector: Rejector, *, is_attacked: bool) -> Victim:
-        """Fit and calibrate a rejector; `is_attacked`: an adaptive attack will want the scale of its certainty."""
-        train = self.batch("train") if rejector.has_fit() or is_attacked else None
-        if is_attacked and train is None and not rejector.is_probability:
+    def victim(self, rejector: Rejector, *, needs_scale: bool) -> Victim:
+        """Fit and calibrate a rejector; `needs_scale`: an adaptive attack will want the scale of its certainty."""
+        train = self.batch("train") if rejector.has_fit() or needs_scale else None
+        if needs_scale and train is None and not rejector.is_probability:
             raise CellError(
                 f"an adaptive attack on {rejector} needs training data (fit_data): its certainty has no scale"
             )
@@ -121,7 +121,7 @@ class Subject:
                 raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
             rejector = fit(rejector, self.outputs("train"), train.labels)
         check_alone(rejector, self.outputs("test"), self.test().labels)
-        return Victim(self.network, rejector, self.calibrate(rejector, train if is_attacked else None))
+        return Victim(self.network, rejector, self.calibrate(rejector, train if needs_scale else None))
 
     def calibrate(self, rejector: Rejector, train: Batch | None) -> Calibration:
         """Fix a rejector's thresholds on clean inputs and, given training inputs, its certainty's scale."""

@@ -60,7 +60,7 @@ class PaperCell:
         return all(any(fnmatchcase(self.part(key), pattern) for pattern in where[key]) for key in where)
 
 
-class Entry(NamedTuple):
+class IndexLine(NamedTuple):
     """A line of index.csv."""
 
     printed: str
@@ -85,10 +85,11 @@ def _records(name: str) -> list[dict[str, str]]:
 
 
 @cache
-def index() -> tuple[Entry, ...]:
+def index() -> tuple[IndexLine, ...]:
     """Return the paper's tables and figures in print order."""
     return tuple(
-        Entry(record["printed"], record["kind"], record["latex_label"], record["what"]) for record in _records("index")
+        IndexLine(record["printed"], record["kind"], record["latex_label"], record["what"])
+        for record in _records("index")
     )
 
 

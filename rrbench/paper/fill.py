@@ -21,7 +21,7 @@ UNDEFINED = "undefined: measured, and there is no value (no TPR-95 or AUC where 
 
 
 @dataclass(frozen=True)
-class Measured:
+class Filled:
     """What rows say of a cell; `value` is None where they say nothing or have no value to say, and `note` why."""
 
     value: float | None = None
@@ -34,21 +34,21 @@ class Measured:
     superseded: str = ""  # what was of another revision than is installed when it was measured
 
 
-def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Measured:
+def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
     """Measure a cell from the rows of one preset: the one asked for, else the first that has them all."""
     reason = never(cell)
     if reason:
-        return Measured(note=reason)
+        return Filled(note=reason)
     notes = []
     for name in [preset] if preset else presets_for(cell):
         measured = _under(cell, rows, name)
         if measured.value is not None or measured.is_undefined:
             return measured
         notes += [measured.note] if measured.note else []
-    return Measured(note="; ".join(notes))
+    return Filled(note="; ".join(notes))
 
 
-def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
+def _under(cell: PaperCell, rows: Rows, preset: str) -> Filled:
     parts = [rows.find(each) for each in wanted(cell, preset)]
     by_training = [_trainings(part, column(cell)) for part in parts]
     shared = [key for key in by_training[0] if all(key in part for part in by_training)]
@@ -56,9 +56,9 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     undefined = set.intersection(*done).difference(shared)
     older = ", ".join(dict.fromkeys(text for part in parts for row in part for text in superseded(row)))
     if not shared and undefined:
-        return Measured(preset=preset, note=UNDEFINED, is_undefined=True, superseded=older)
+        return Filled(preset=preset, note=UNDEFINED, is_undefined=True, superseded=older)
     if not shared:
-        return Measured(note=_absence(parts, by_training))
+        return Filled(note=_absence(parts, by_training))
     each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
     is_usual = is_published(cell) and preset == "paper"
     notes = [] if is_usual else [f"preset {preset}"]
@@ -70,7 +70,7 @@ def _under(cell: PaperCell, rows: Rows, preset: str) -> Measured:
     if len(each) > 1:
         values = [value for value, _, _ in each]
         value, (low, high) = statistics.fmean(values), mean_interval(values)
-    return Measured(value, low, high, len(each), preset, "; ".join(notes), superseded=older)
+    return Filled(value, low, high, len(each), preset, "; ".join(notes), superseded=older)
 
 
 def _trainings(rows: Sequence[ResultRow], name: str) -> dict[tuple[int, str], ResultRow]:

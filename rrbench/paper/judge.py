@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rrbench.paper.cells import PaperCell, toml
-from rrbench.paper.fill import Measured
+from rrbench.paper.fill import Filled
 from rrbench.paper.wanted import is_published
 
 Verdict = Literal["within", "above", "below", "undefined", "missing", ""]
@@ -29,13 +29,13 @@ class Judged:
     """A published cell with all that is known of it."""
 
     cell: PaperCell
-    measured: Measured
+    measured: Filled
     verdict: Verdict
     footnotes: tuple[Footnote, ...]
 
     @property
     def difference(self) -> float | None:
-        """Measured minus published."""
+        """Filled minus published."""
         ours, theirs = self.measured.value, self.cell.published
         return None if ours is None or theirs is None else ours - theirs
 
@@ -50,7 +50,7 @@ class Judged:
         return self.is_out and any(self.verdict in note.excuses for note in self.footnotes)
 
 
-def judge(cells: Sequence[tuple[PaperCell, Measured]]) -> list[Judged]:
+def judge(cells: Sequence[tuple[PaperCell, Filled]]) -> list[Judged]:
     """Give every cell of a table its verdict and its footnotes."""
     return [Judged(cell, measured, _verdict(cell, measured, cells), footnotes(cell)) for cell, measured in cells]
 
@@ -77,7 +77,7 @@ def tolerance(cell: PaperCell) -> tuple[float, bool]:
     return float(entry["relative"]) * abs(cell.published or 0.0), is_order
 
 
-def _verdict(cell: PaperCell, measured: Measured, cells: Sequence[tuple[PaperCell, Measured]]) -> Verdict:
+def _verdict(cell: PaperCell, measured: Filled, cells: Sequence[tuple[PaperCell, Filled]]) -> Verdict:
     if measured.value is None:
         return "undefined" if measured.is_undefined else "missing"
     if cell.published is None:
@@ -91,7 +91,7 @@ def _verdict(cell: PaperCell, measured: Measured, cells: Sequence[tuple[PaperCel
     return "above" if difference > 0 else "below"
 
 
-def _order_verdict(cell: PaperCell, value: float, apart: float, cells: Sequence[tuple[PaperCell, Measured]]) -> Verdict:
+def _order_verdict(cell: PaperCell, value: float, apart: float, cells: Sequence[tuple[PaperCell, Filled]]) -> Verdict:
     """Compare a cell with the others of its kind in its column, where the paper sets them clearly apart."""
     for other, measured in cells:
         if measured.value is None or other.published is None or not _is_beside(cell, other):

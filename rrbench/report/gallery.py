@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.metrics.deployment import accepted_by
-from rrbench.report.markup import Safe, element, joined
+from rrbench.report.html import Safe, element, joined
 from rrbench.report.picture import data_address
 from rrbench.report.results import Results
 from rrbench.report.standings import Standing

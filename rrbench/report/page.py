@@ -7,7 +7,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from rrbench.report.gallery import show_gallery
-from rrbench.report.markup import Safe, element, joined
+from rrbench.report.html import Safe, element, joined
 from rrbench.report.measurements import (
     distances_table,
     failures_table,
@@ -20,8 +20,8 @@ from rrbench.report.origin import show_commands, show_manifest
 from rrbench.report.plots import show_plots
 from rrbench.report.results import Results, Setting
 from rrbench.report.standings import Standing, find_standings, main_budget
-from rrbench.report.words import COVERS, are_blind, details, verdict
-from rrbench.rows.paired import Scored, scored_rows
+from rrbench.report.summary import COVERS, are_blind, details, verdict
+from rrbench.rows.paired import ScoreFiles, scored_rows
 from rrbench.rows.row import ResultRow
 
 QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
@@ -107,7 +107,7 @@ def _facts(results: Results) -> str:
 
 
 def _summary(
-    rows: Sequence[ResultRow], standings: Sequence[Standing], scores: Mapping[tuple[object, ...], Scored]
+    rows: Sequence[ResultRow], standings: Sequence[Standing], scores: Mapping[tuple[object, ...], ScoreFiles]
 ) -> Safe:
     if not standings:
         return element("p", NO_ATTACK)

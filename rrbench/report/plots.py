@@ -10,7 +10,7 @@ from rrbench.errors import UseError
 from rrbench.figures.accuracy_budget import draw_accuracy_budget
 from rrbench.figures.risk_coverage import draw_risk_coverage
 from rrbench.figures.style import styled
-from rrbench.report.markup import Safe, element, joined
+from rrbench.report.html import Safe, element, joined
 from rrbench.report.results import Results
 from rrbench.rows.row import ResultRow
 

@@ -8,19 +8,18 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
-from rrbench.files.disk import read_json
 from rrbench.metrics.deployment import deployed_draws
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
 from rrbench.rows.currency import is_current
-from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, from_json, goes_by
+from rrbench.rows.record import read_cells
+from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by
 from rrbench.rows.scores import Scores, read_scores
 from rrbench.rows.tables import number, pivot_table
 
@@ -30,7 +29,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreFiles:
     """A cell's per-example scores, and how its row was computed from them."""
 
     folder: Path
@@ -48,7 +47,7 @@ class Scored:
         """Read its files."""
         return read_scores(self.folder, dict(self.files))
 
-    def drawn(self, scores: Scores, metric: str, like: "Scored") -> NDArray[np.float64]:
+    def drawn(self, scores: Scores, metric: str, like: "ScoreFiles") -> NDArray[np.float64]:
         """Draw as for another cell, once: a reference is asked for by every rejector."""
         key = (metric, like.rule, like.resamples)
         if key not in self.draws:
@@ -124,13 +123,13 @@ def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> Res
 
 
 def paired_difference(
-    row: ResultRow, reference: ResultRow, metric: str, scores: dict[tuple[object, ...], Scored]
+    row: ResultRow, reference: ResultRow, metric: str, scores: dict[tuple[object, ...], ScoreFiles]
 ) -> Difference | None:
     """Return the difference with its interval; None where the metric is undefined for one of them."""
     ours, theirs = getattr(row, metric), getattr(reference, metric)
     if ours is None or theirs is None:
         return None
-    found = [scores.get(identity(each)) for each in (row, reference)]
+    found = [scores.get(all_but_note(each)) for each in (row, reference)]
     if found[0] is None or found[1] is None or not all(each and each.is_there for each in found):
         return Difference(ours - theirs, without="no score files beside the rows")
     one, other = found[0].scores(), found[1].scores()
@@ -146,7 +145,7 @@ def paired_difference(
     return Difference(ours - theirs, float(low), float(high))
 
 
-def drawn(scores: Scores, metric: str, scored: Scored) -> NDArray[np.float64]:
+def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64]:
     """Return a metric of every bootstrap draw; equal sizes draw the same examples."""
     correct, certainty = scores.correct, scores.certainty
     if metric in RESAMPLED:
@@ -157,21 +156,19 @@ def drawn(scores: Scores, metric: str, scored: Scored) -> NDArray[np.float64]:
     return deployed_draws(scores.clean, certainty, correct, scored.resamples, SEED)[metric.removeprefix("deploy_")]
 
 
-def identity(row: ResultRow) -> tuple[object, ...]:
+def all_but_note(row: ResultRow) -> tuple[object, ...]:
     """Return all of a row but its note, which other rows may change later."""
     return tuple(value for name, value in dataclasses.asdict(row).items() if name != "note")
 
 
-def scored_rows(folder: Path) -> dict[tuple[object, ...], Scored]:
-    """Find the score file of every measured row of a work folder."""
-    found: dict[tuple[object, ...], Scored] = {}
-    for path in sorted((folder / "cells").glob("*.json")):
-        value = cast(dict[str, Any], read_json(path))
+def scored_rows(folder: Path) -> dict[tuple[object, ...], ScoreFiles]:
+    """Find the score files of every measured row of a work folder."""
+    found: dict[tuple[object, ...], ScoreFiles] = {}
+    for record, _ in read_cells(folder):
         try:
-            row, cell = from_json(value["row"]), value["cell"]
-            scored = Scored(folder, tuple(value["files"].items()), cell["tpr_rule"], cell["resamples"])
-        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
-            raise UseError(f"{path} is no cell file of this version") from None
-        if row.status == "ok":
-            found[identity(row)] = scored
+            settings = record.cell["tpr_rule"], record.cell["resamples"]
+        except KeyError:
+            raise UseError(f"cell {record.key} of {folder} is of no version that is known here") from None
+        if record.row.status == "ok":
+            found[all_but_note(record.row)] = ScoreFiles(folder, tuple(record.files.items()), *settings)
     return found

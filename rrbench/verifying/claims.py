@@ -14,12 +14,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rrbench.files.checkpoints import Checkpoint
-from rrbench.measuring.store import CellRecord
 from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
 from rrbench.plugins.config import Config, load_preset, preset_names
 from rrbench.plugins.registry import choose, expand, plain_rejector, table
 from rrbench.plugins.revisions import installed, write
+from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.rows.tables import budget_text
 from rrbench.zoo import Entry

@@ -16,6 +16,7 @@ from rrbench.compute.devices import Precision, describe, place
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.files import provenance
+from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.files.disk import read_json
 from rrbench.measuring.evaluation import (
@@ -31,7 +32,7 @@ from rrbench.measuring.evaluation import (
     take_over,
 )
 from rrbench.measuring.looking import with_looks
-from rrbench.measuring.store import CellRecord, Store, load_arrays
+from rrbench.measuring.store import Store
 from rrbench.measuring.subject import Subject
 from rrbench.metrics.deployment import Clean
 from rrbench.planning.cells import clean_key, read_budget, victim_key
@@ -52,6 +53,7 @@ from rrbench.protocols import (
     Victim,
 )
 from rrbench.rows.currency import is_current
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text
@@ -375,7 +377,7 @@ class Verifier:
         """Do again what the run did, and compare all that came of it."""
         cell, budget = record.cell, _budget(record)
         attack = build(Attack, restore("attack", cell["attack"]))
-        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), is_attacked=cell["is_adaptive"])
+        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), needs_scale=cell["is_adaptive"])
         clean = subject.clean(victim.rejector)
         self._check_clean(record, clean, scores)
         tolerance = self._tolerance(record)

@@ -20,9 +20,10 @@ from finished_run import forge_arrays, one_cell, one_file, verify
 from rrbench import cli
 from rrbench.errors import UseError, brief, one_line
 from rrbench.files.disk import parse_json, parse_toml
-from rrbench.measuring.store import Store, read_cell
+from rrbench.measuring.store import Store
 from rrbench.numbers import read_fraction, read_whole
 from rrbench.progress import Lines
+from rrbench.rows.record import read_cell
 from rrbench.rows.row import ResultRow, from_json, read_rows, to_csv
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from small_run import small_run

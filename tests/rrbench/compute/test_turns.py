@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rrbench.compute.turns import TURNS, Turns
-from rrbench.engines.beside import beside
+from rrbench.engines.side_by_side import beside
 from rrbench.measuring import pack
 from rrbench.measuring.runner import Runner
 from rrbench.measuring.store import Store

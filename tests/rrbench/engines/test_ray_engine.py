@@ -21,8 +21,8 @@ from rrbench.engines import cluster as engine
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import UseError
 from rrbench.files import provenance
+from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.measuring.deadline import Deadline
-from rrbench.measuring.store import load_arrays, save_arrays
 from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow, read_rows

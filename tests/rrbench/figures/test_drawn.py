@@ -16,7 +16,7 @@ from rrbench.errors import UseError
 from rrbench.figures import features
 from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
 from rrbench.figures.certainty import couple
-from rrbench.figures.request import Wish, paper_request
+from rrbench.figures.request import FigureOptions, paper_request
 from rrbench.figures.risk_coverage import GRID, by_budget, curve_of, draw_risk_coverage
 from rrbench.figures.scored import Scored, victim_label
 from rrbench.figures.style import look, save
@@ -24,7 +24,7 @@ from rrbench.figures.temperature import sweep
 from rrbench.metrics.measures import risk_coverage
 from rrbench.rows.row import ResultRow, read_rows
 
-DIGITS = Wish(dataset="digits", network="small-cnn", points=50)
+DIGITS = FigureOptions(dataset="digits", network="small-cnn", points=50)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -214,19 +214,19 @@ def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     assert by_victim(read_rows(folder), "pgd3")[0] == "pgd3"
     for name in figures.OURS:
         with pytest.raises(UseError, match="unknown attack among the results: 'pgd4'; near: pgd"):
-            figures.draw(name, folder, Wish(attack="pgd4"))
+            figures.draw(name, folder, FigureOptions(attack="pgd4"))
 
 
 def test_one_norm_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     rows = [cell.row for cell in cells]
     rows += [dataclasses.replace(row, norm="l2") for row in rows if row.attack == "pgd3"]
-    by_norm = {norm: {row.norm for row in rows if Wish(norm=norm).admits(row)} for norm in ("linf", "l2")}
+    by_norm = {norm: {row.norm for row in rows if FigureOptions(norm=norm).admits(row)} for norm in ("linf", "l2")}
     assert by_norm == {"linf": {"", "linf"}, "l2": {"", "l2"}}
     for name in figures.OURS:
         with pytest.raises(UseError, match="unknown norm among the results: 'l2'; near: linf"):
-            figures.draw(name, folder, Wish(norm="l2"))
+            figures.draw(name, folder, FigureOptions(norm="l2"))
     with pytest.raises(UseError, match="--rejectors, --attack and --norm do not go with it"):
-        figures.draw("figure5", folder, Wish(norm="linf"))
+        figures.draw("figure5", folder, FigureOptions(norm="linf"))
 
 
 def test_one_attack_throughout_is_in_the_titles_and_the_legend_is_one(cells: list[Scored]) -> None:
@@ -297,10 +297,10 @@ def test_on_cifar_only_rows_measured_as_the_paper_did_make_its_figures(cells: li
     cell = scores_of(cells, "pgd-at", "pgd10")
     quick, short, whole = as_cifar(cell, "quick", None), as_cifar(cell, "paper", 60), as_cifar(cell, "official", None)
     everything = [quick, short, whole]
-    assert list(paper_request("figure5", Path("runs"), everything, Wish()).cells) == [whole]
-    assert list(paper_request("figure5", Path("runs"), everything, Wish(preset="quick")).cells) == [quick]
-    assert list(paper_request("figure5", Path("runs"), everything, Wish(budget="linf:1/20")).cells) == []
-    assert list(paper_request("figure5", Path("runs"), [cell, whole], Wish(dataset="digits")).cells) == [cell]
+    assert list(paper_request("figure5", Path("runs"), everything, FigureOptions()).cells) == [whole]
+    assert list(paper_request("figure5", Path("runs"), everything, FigureOptions(preset="quick")).cells) == [quick]
+    assert list(paper_request("figure5", Path("runs"), everything, FigureOptions(budget="linf:1/20")).cells) == []
+    assert list(paper_request("figure5", Path("runs"), [cell, whole], FigureOptions(dataset="digits")).cells) == [cell]
 
 
 def test_a_point_that_other_rows_show_to_be_weak_is_hollow(cells: list[Scored]) -> None:

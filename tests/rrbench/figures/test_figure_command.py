@@ -11,7 +11,7 @@ import pytest
 from figure_cells import NAMES, scores_of
 from rrbench import figures
 from rrbench.errors import UseError
-from rrbench.figures.request import Wish, paper_request
+from rrbench.figures.request import FigureOptions, paper_request
 from rrbench.figures.scored import Scored
 from rrbench.figures.style import SUFFIXES
 
@@ -96,7 +96,7 @@ def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
 
 
 def test_the_command_that_measures_what_is_missing_can_be_pasted() -> None:
-    wish = Wish(dataset="cifar10-c(glass_blur)", network="small-cnn(width=8)", budget="linf:8/255")
+    wish = FigureOptions(dataset="cifar10-c(glass_blur)", network="small-cnn(width=8)", budget="linf:8/255")
     request = paper_request("figure5", Path("my runs"), [], wish)
     error = request.missing(["x"], frameworks=["pgd-at"], rejectors=["rr", "gda*"], attacks=["pgd(steps=3)"])
     words = shlex.split(str(error).partition("to measure: ")[2])

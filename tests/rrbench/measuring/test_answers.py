@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.measuring.answers import kept_of, load_answers, save_answers, shrink
 from rrbench.measuring.evaluation import Attacked
-from rrbench.measuring.store import CellRecord, Store, load_arrays, save_arrays
+from rrbench.measuring.store import Store
 from rrbench.protocols import Outputs
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores, read_scores
 

@@ -47,7 +47,7 @@ def calibration(rejector: Rejector, *, held_out: bool = True) -> tuple[float, fl
         "test": split([0.5], 200),
     }
     subject = Subject(Identity(), lambda name: batches[name], torch.device("cpu"), "fp32")
-    found = subject.victim(rejector, is_attacked=True).calibration
+    found = subject.victim(rejector, needs_scale=True).calibration
     assert found is not None
     return found.median, found.scale
 
@@ -82,7 +82,7 @@ def between(peaks: list[float], *, halves: int = 2) -> Batch:
 
 def scaled(rejector: Rejector, batch: Batch) -> tuple[float, float]:
     subject = Subject(Identity(), {"train": batch, "calibration": None, "test": batch}.get, torch.device("cpu"), "fp32")
-    found = subject.victim(rejector, is_attacked=True).calibration
+    found = subject.victim(rejector, needs_scale=True).calibration
     assert found is not None
     return found.median, found.scale
 
@@ -149,11 +149,11 @@ def test_the_border_is_looked_for_once_for_all_rejectors_and_not_for_a_probabili
     monkeypatch.setattr(Subject, "judge", counted)
     batch = between([1.0, 0.9, 0.8, 0.7])
     subject = Subject(Identity(), {"train": batch, "test": batch}.get, torch.device("cpu"), "fp32")
-    subject.victim(Sure(), is_attacked=True)
+    subject.victim(Sure(), needs_scale=True)
     before = len(asked)
     assert asked == [4, 4]
-    subject.victim(Largest(), is_attacked=True)
+    subject.victim(Largest(), needs_scale=True)
     after = len(asked)
     assert after > before
-    subject.victim(Fitted(), is_attacked=True)
+    subject.victim(Fitted(), needs_scale=True)
     assert len(asked) == after

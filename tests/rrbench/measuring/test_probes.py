@@ -249,7 +249,7 @@ def test_what_ships_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> No
             continue
         looking = Subject(with_looks(subject.network, rejector), subject.load, subject.device, "fp32")
         asked = looking if rejector.has_look() else subject
-        victim = asked.victim(rejector, is_attacked=False)
+        victim = asked.victim(rejector, needs_scale=False)
         assert asked.doubts(victim.rejector) == [], text
         looked += 1
     assert looked == 1 if trained else looked > 8

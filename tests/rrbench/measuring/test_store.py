@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 
 from rrbench.errors import UseError
+from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import read_json, sha256, write_bytes, write_json
-from rrbench.measuring.store import CellRecord, Store, load_arrays, save_arrays
+from rrbench.measuring.store import Store
 from rrbench.progress import Silent
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows
 
 

@@ -19,13 +19,14 @@ from own_network import Linear, inputs
 from plan_parts import attacks, plan
 from rrbench import api, zoo
 from rrbench.errors import UseError
+from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.measuring.estimate import describe_plan, seconds_of
-from rrbench.measuring.store import load_arrays, read_cell
 from rrbench.planning.cells import Cell, attack_key, cell_key
 from rrbench.planning.units import units_of
 from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
+from rrbench.rows.record import read_cell
 from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import is_blind
 from rrbench.training.train import describe_training

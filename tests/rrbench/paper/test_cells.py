@@ -8,7 +8,7 @@ import pytest
 
 from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, PaperCell, cells_of, data, index, relabelled, resolve, table_names, toml
-from rrbench.paper.fill import Measured
+from rrbench.paper.fill import Filled
 from rrbench.paper.judge import judge
 from rrbench.paper.layout import lay_out, title, winners
 from rrbench.paper.wanted import never, shown, wanted
@@ -18,8 +18,8 @@ SIZES = [12, 120, 90, 27, 16, 16, 24, 12, 26, 30, 128, 48, 64, 16]
 KINDS = ("dataset", "arch", "at", "rejector", "attack", "metric")
 
 
-def as_published(name: str) -> list[tuple[PaperCell, Measured]]:
-    return [(cell, Measured(cell.published)) for cell in cells_of(name)]
+def as_published(name: str) -> list[tuple[PaperCell, Filled]]:
+    return [(cell, Filled(cell.published)) for cell in cells_of(name)]
 
 
 def test_there_are_613_cells_in_13_tables_and_16_numbers_in_the_text() -> None:

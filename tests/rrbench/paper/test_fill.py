@@ -13,7 +13,7 @@ import pytest
 from rrbench.errors import UseError
 from rrbench.metrics.intervals import share_interval
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
-from rrbench.paper.fill import Measured, fill
+from rrbench.paper.fill import Filled, fill
 from rrbench.paper.matching import Rows, same
 from rrbench.paper.planning import describe_missing, missing, plan_missing, plan_table
 from rrbench.paper.tabulate import Selection, tables_from
@@ -41,7 +41,7 @@ def row_of(rows: list[ResultRow], rejector: str = "rr", attack: str = "pgd100x10
     return found
 
 
-def measure(rows: list[ResultRow], what: PaperCell = RR, preset: str | None = None) -> Measured:
+def measure(rows: list[ResultRow], what: PaperCell = RR, preset: str | None = None) -> Filled:
     return fill(what, Rows(rows), preset)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rrbench.paper.cells import PaperCell, cells_of, table_names, toml
-from rrbench.paper.fill import Measured
+from rrbench.paper.fill import Filled
 from rrbench.paper.judge import Judged, footnotes, is_failing, judge, summary, tolerance
 
 
@@ -13,7 +13,7 @@ def cell(table: str, **words: str) -> PaperCell:
 
 
 def verdict(own: PaperCell, value: float | None) -> Judged:
-    (judged,) = judge([(own, Measured(value))])
+    (judged,) = judge([(own, Filled(value))])
     return judged
 
 
@@ -56,7 +56,7 @@ def test_every_cell_has_a_tolerance() -> None:
 def column(values: dict[str, float]) -> dict[str, str]:
     """Judge the clean AUC of GDA, GDA* and GMM: 0.453, 0.664 and 0.703 in the paper."""
     cells = [
-        (cell("table2", at="pgd-at", rejector=name, attack="clean", metric="auc"), Measured(value))
+        (cell("table2", at="pgd-at", rejector=name, attack="clean", metric="auc"), Filled(value))
         for name, value in values.items()
     ]
     return {each.cell.rejector: each.verdict for each in judge(cells)}
@@ -73,7 +73,7 @@ def test_an_order_that_the_paper_hardly_makes_is_not_held_to() -> None:
         name: cell("table2", at="pgd-at", rejector=name, budget="linf:16", metric="acc_tpr95")
         for name in ("gda", "gda*", "gmm")
     }  # 31.89, 31.94, 31.96
-    judged = judge([(own["gda"], Measured(40.0)), (own["gda*"], Measured(30.0)), (own["gmm"], Measured(20.0))])
+    judged = judge([(own["gda"], Filled(40.0)), (own["gda*"], Filled(30.0)), (own["gmm"], Filled(20.0))])
     assert {each.verdict for each in judged} == {"within"}
 
 
@@ -137,12 +137,12 @@ def test_the_summary_counts_every_cell() -> None:
     overflow = next(own for own in cells_of("table12") if own.value == "nan")
     excused = cell("table9", rejector="kd(sigma=0.1)", attack="clean")
     cells = [(RR, 86.0), (RR_AUC, 0.9), (CCAT, 0.0), (CW, None), (overflow, 80.0), (excused, 0.9)]
-    judged = judge([(own, Measured(value)) for own, value in cells])
+    judged = judge([(own, Filled(value)) for own, value in cells])
     assert summary("table0", judged) == (
         "table0: 6 cells: 1 within, 2 above, 1 below, 1 missing; 1 of those out of tolerance have a footnote that "
         "excuses them; 1 measured without a published value"
     )
-    undefined = judge([(RR, Measured(is_undefined=True)), (RR_AUC, Measured())])
+    undefined = judge([(RR, Filled(is_undefined=True)), (RR_AUC, Filled())])
     assert [each.verdict for each in undefined] == ["undefined", "missing"]
     assert not any(each.is_out for each in undefined)
     assert summary("table0", undefined) == "table0: 2 cells: 0 within, 0 above, 0 below, 1 missing, 1 undefined"

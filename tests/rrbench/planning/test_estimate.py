@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from rrbench.compute.devices import describe
+from rrbench.files.arrays import save_arrays
 from rrbench.measuring.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.measuring.runner import Runner
-from rrbench.measuring.store import CellRecord, Store, save_arrays
+from rrbench.measuring.store import Store
 from rrbench.planning.cells import Plan
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 
 CPU = torch.device("cpu")

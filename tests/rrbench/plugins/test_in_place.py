@@ -19,7 +19,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.measuring.evaluation import fresh_member, run_attack
-from rrbench.measuring.materials import Supply
+from rrbench.measuring.materials import Materials
 from rrbench.measuring.store import Store
 from rrbench.measuring.subject import Subject
 from rrbench.names import Choice
@@ -211,7 +211,7 @@ class Spoiling(DataSource):
 def test_a_source_cannot_change_what_it_gave_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table("dataset").classes, "spoiling", Spoiling)
     monkeypatch.setattr(Spoiling, "given", [])
-    supply = Supply(Store(tmp_path), torch.device("cpu"), "fp32", ())
+    supply = Materials(Store(tmp_path), torch.device("cpu"), "fp32", ())
     spoiling = Choice("spoiling", ())
     test = supply.data(spoiling, "test")
     supply.data(spoiling, "calibration")

@@ -22,15 +22,15 @@ from scipy.stats import binomtest
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
-from rrbench.measuring.store import read_cell
 from rrbench.report import write_report
 from rrbench.report.gallery import answers
 from rrbench.report.origin import show_manifest
 from rrbench.report.picture import png
 from rrbench.report.results import read_results
 from rrbench.report.standings import find_standings, main_budget
-from rrbench.report.words import are_blind, details, verdict
-from rrbench.rows.paired import Scored, identity
+from rrbench.report.summary import are_blind, details, verdict
+from rrbench.rows.paired import ScoreFiles, all_but_note
+from rrbench.rows.record import read_cell
 from rrbench.rows.row import ResultRow, read_rows, to_csv
 from rrbench.rows.sight import attack_text
 from stored_scores import save_scores, scores_of
@@ -115,7 +115,7 @@ def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path
         prediction = np.arange(400) < wrong
         made = scores_of(prediction.astype(int), np.zeros(400, int), np.ones(400), threshold=0.5)
         files = save_scores(tmp_path, rejector, made)
-        scores[identity(each)] = Scored(tmp_path, tuple(files.items()), "quantile", 500)
+        scores[all_but_note(each)] = ScoreFiles(tmp_path, tuple(files.items()), "quantile", 500)
         standings += find_standings([each])
     best, other = standings
     assert other.interval[1] > best.interval[0]

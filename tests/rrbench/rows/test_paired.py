@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files.disk import write_json
+from rrbench.measuring.store import Store
 from rrbench.metrics.measures import auc, augrc, aurc
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.rows.paired import (
     PAIRED,
-    Scored,
+    ScoreFiles,
     against_table,
+    all_but_note,
     drawn,
-    identity,
     paired_difference,
     reference_of,
     scored_rows,
 )
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows, write_rows
 from rrbench.rows.scores import Scores
 from stored_scores import save_scores, scores_of
@@ -70,9 +71,8 @@ def folder(tmp_path: Path) -> Path:
         metrics = {name: expected(found, name) for name in ("acc_all", "auc", "deploy_robust", "deploy_joint")}
         row = dataclasses.replace(BASE, rejector=rejector, trained_as=trained_as, **metrics)  # type: ignore[arg-type]
         files = save_scores(tmp_path, f"key{seed}", found)
-        cell = {"tpr_rule": "quantile", "resamples": 400}
-        value = {"key": f"key{seed}", "row": dataclasses.asdict(row), "cell": cell, "files": files}
-        write_json(tmp_path / "cells" / f"key{seed}.json", value)
+        cell = {"checkpoint": "c", "tpr_rule": "quantile", "resamples": 400}
+        Store(tmp_path).save_cell(CellRecord(f"key{seed}", "attack", row, cell, files))
         rows.append(dataclasses.replace(row, note="said later"))
     write_rows(tmp_path / "rows.csv", rows)
     return tmp_path
@@ -98,7 +98,7 @@ def test_a_reference_is_drawn_once_for_all_and_each_metric_by_itself(
 ) -> None:
     asked = []
 
-    def counted(found: Scores, metric: str, scored: Scored) -> Any:
+    def counted(found: Scores, metric: str, scored: ScoreFiles) -> Any:
         asked.append(metric)
         return drawn(found, metric, scored)
 
@@ -123,7 +123,7 @@ def test_a_rejector_does_not_differ_from_itself_and_pairing_narrows_the_interval
 @pytest.mark.parametrize("metric", PAIRED)
 def test_every_paired_metric_has_draws_around_its_value(metric: str) -> None:
     found = scores(5)
-    values = drawn(found, metric, Scored(Path(), (), "quantile", 300))
+    values = drawn(found, metric, ScoreFiles(Path(), (), "quantile", 300))
     assert values.shape == (300,)
     assert values.std() > 0
     if metric not in ("acc_tpr95", "aurc", "augrc"):
@@ -211,8 +211,8 @@ def test_wrong_words_are_one_line(folder: Path) -> None:
 
 
 def test_a_row_is_known_again_whatever_its_note_says() -> None:
-    assert identity(BASE) == identity(dataclasses.replace(BASE, note="weak"))
-    assert identity(BASE) != identity(dataclasses.replace(BASE, seed=1))
+    assert all_but_note(BASE) == all_but_note(dataclasses.replace(BASE, note="weak"))
+    assert all_but_note(BASE) != all_but_note(dataclasses.replace(BASE, seed=1))
 
 
 def test_a_pivot_too_wide_for_a_line_goes_on_below() -> None:

@@ -15,7 +15,7 @@ import rrbench
 from rrbench.files.fingerprints import of_network, of_object
 from rrbench.protocols import Outputs, Rejector
 from rrbench.report.standings import find_standings
-from rrbench.report.words import details
+from rrbench.report.summary import details
 from rrbench.rows.repeats import gather, row_marks
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import pivot_table

@@ -25,8 +25,8 @@ from finished_run import (
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
-from rrbench.measuring.store import read_cell
 from rrbench.plugins.registry import table
+from rrbench.rows.record import read_cell
 from rrbench.rows.row import LATER
 from rrbench.verifying.tolerance import EXACT, ROUNDED
 

@@ -27,10 +27,11 @@ from finished_run import (
     verify_cell,
 )
 from rrbench import zoo
+from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
-from rrbench.measuring.store import load_arrays, read_cell
 from rrbench.metrics.deployment import accepted_by
 from rrbench.planning.cells import attack_key, cell_key, victim_key
+from rrbench.rows.record import read_cell
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from rrbench.verifying.tolerance import ROUNDED
 from rrbench.zoo import Entry, write_index

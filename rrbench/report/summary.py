@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from rrbench.report.markup import Safe, element, joined
+from rrbench.report.html import Safe, element, joined
 from rrbench.report.standings import Standing
-from rrbench.rows.paired import Scored, paired_difference
+from rrbench.rows.paired import ScoreFiles, paired_difference
 from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import attack_text, is_blind
 from rrbench.rows.weak_attacks import MARK
@@ -18,7 +18,7 @@ COVERS = (
 )
 
 
-def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], Scored]) -> list[Safe]:
+def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], ScoreFiles]) -> list[Safe]:
     """Say who holds best and worst at one budget, and whether the inputs tell them apart; `scores` allow pairing."""
     ranked = sorted((each for each in standings if not each.is_oracle), key=lambda each: -each.value)
     if not ranked:
@@ -55,7 +55,7 @@ def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], S
     return [*sentences, joined(text)]
 
 
-def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], Scored]) -> Lead | None:
+def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], ScoreFiles]) -> Lead | None:
     """Return by how much one is ahead with its paired interval; None where the inputs cannot be paired."""
     if len(best.strongest.rows) > 1 or len(other.strongest.rows) > 1:
         return None

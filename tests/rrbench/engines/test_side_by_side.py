@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rrbench import zoo
-from rrbench.engines.beside import Stoppable, beside, default_jobs
+from rrbench.engines.side_by_side import Stoppable, beside, default_jobs
 from rrbench.errors import CellError
 from rrbench.measuring.runner import Runner
 from rrbench.measuring.store import Store
@@ -166,6 +166,6 @@ def test_work_that_was_told_to_stop_ends_at_its_next_report() -> None:
 def test_a_gpu_takes_as_many_as_fit_its_memory_and_a_cpu_one(
     monkeypatch: pytest.MonkeyPatch, free: int, jobs: int
 ) -> None:
-    monkeypatch.setattr("rrbench.engines.beside.free_memory", lambda device: free * 2**30)
+    monkeypatch.setattr("rrbench.engines.side_by_side.free_memory", lambda device: free * 2**30)
     assert default_jobs(torch.device("cuda")) == jobs
     assert default_jobs(CPU) == 1

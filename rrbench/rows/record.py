@@ -1,0 +1,63 @@
+"""A finished cell on disk: its row, all that its keys were made of, and its files. Imports no torch."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from rrbench.errors import UseError
+from rrbench.files.disk import read_json
+from rrbench.rows.row import COLUMNS, ResultRow, from_json
+from rrbench.rows.scores import is_file_name
+
+
+@dataclasses.dataclass(frozen=True)
+class CellRecord:
+    """A finished cell: its row, and what `verify` needs to find again."""
+
+    key: str
+    attack: str  # the attack's key
+    row: ResultRow
+    cell: dict[str, Any]  # all that the keys were made of, as `Cell.describe` gives it
+    files: dict[str, str]  # {name below the work folder: SHA-256}; none for a failed cell
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint's key."""
+        return str(self.cell["checkpoint"])
+
+    def row_sha256(self) -> str:
+        """Hash the row, so that a changed field is noticed even where it cannot be recomputed."""
+        return _row_sha256(dataclasses.asdict(self.row))
+
+
+def _row_sha256(row: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+
+
+def read_cell(path: Path) -> tuple[CellRecord, str]:
+    """Read one cell file."""
+    try:
+        value = cast(dict[str, Any], read_json(path))
+    except UseError as error:
+        raise UseError(f"{error}; delete it to measure the cell again") from None
+    try:
+        row_sha256, row = value.pop("row_sha256"), value["row"]
+        record = CellRecord(**{**value, "row": from_json(row)})
+        if row.keys() < set(COLUMNS) and row_sha256 == _row_sha256(row):
+            row_sha256 = record.row_sha256()  # of an older version, and as that wrote it
+        if not all(isinstance(part, dict) for part in (record.cell, record.files)):
+            raise TypeError
+        texts = (record.key, record.attack, row_sha256, record.cell["checkpoint"], *record.files.values())
+        if not all(isinstance(text, str) for text in texts) or not all(map(is_file_name, record.files)):
+            raise TypeError
+        return record, row_sha256
+    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError):
+        raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
+
+
+def read_cells(folder: Path) -> list[tuple[CellRecord, str]]:
+    """Read every finished cell of a work folder, with the row hash written beside it."""
+    return [read_cell(path) for path in sorted((folder / "cells").glob("*.json"))]
