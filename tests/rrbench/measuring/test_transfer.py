@@ -32,7 +32,7 @@ from rrbench.rows.sight import is_blind
 from rrbench.training.train import describe_training
 from rrbench.verifying.tolerance import EXACT
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TRANSFER = "transfer(pgd-at,by=pgd3)"
 
 # A network that says 0 and a lead linear in four pixels, and inputs of known leads.
