@@ -81,7 +81,7 @@ def rewrite(record: CellRecord, old: Path, new: Path, clean: Any, whole: Any) ->
     shared = f"{CLEAN}/{clean_key(cell)}.npz"
     files[shared] = save_arrays(new / shared, arrays)
     metrics = metrics_of(read_scores(new, files), cell["tpr_rule"], cell["resamples"], record.row.seed)
-    found = metrics._asdict()
+    found = vars(metrics)
     for name, value in found.items():
         before = getattr(record.row, name)
         assert name.startswith("deploy_") or value == before or np.isclose(value, before, rtol=1e-12), name

@@ -93,7 +93,7 @@ def forge_scores(path: Path, holder: str, change: Callable[[dict[str, Any]], obj
     record = read_cell(path)[0]
     scores = read_scores(folder, record.files)
     fitting = metrics_of(scores, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
-    rewrite_cell(path, forge=True, **fitting._asdict())
+    rewrite_cell(path, forge=True, **vars(fitting))
 
 
 def rekey(path: Path, *, row: dict[str, Any] | None = None, **cell: Any) -> Path:

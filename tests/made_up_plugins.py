@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rrbench.metrics.measures import Metrics
+from rrbench.metrics.columns import Metrics
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import (
     Attack,
@@ -23,7 +23,7 @@ from rrbench.protocols import (
 )
 from rrbench.rows.row import ResultRow
 
-METRICS = Metrics._fields
+METRICS = tuple(vars(Metrics()))
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from rrbench.errors import CellError, first_line
 from rrbench.lending import kept
 from rrbench.measuring.looking import without_looks
 from rrbench.measuring.subject import Subject, to_numpy
+from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import Clean
-from rrbench.metrics.measures import Metrics, classes_of, measure
+from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
 from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.guards import certainties as certainties
@@ -297,7 +298,7 @@ def measured(
     is_lacking = found.deploy_n is None and bool(clean.correct.any())
     return scores, {
         "n": len(scores.labels),
-        **found._asdict(),
+        **vars(found),
         **distances_of(scores)._asdict(),
         "note": "; ".join(filter(None, (said, NO_THRESHOLD if is_lacking else ""))),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},

@@ -10,36 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.metrics import tallies
+from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import Clean, deployed, deployed_draws, whole_threshold
 from rrbench.metrics.resampling import bootstrap, interval
 from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
-
-
-class Metrics(NamedTuple):
-    """The measured columns of a row, in the order of the CSV file."""
-
-    acc_all: float | None
-    acc_tpr95: float | None
-    auc: float | None
-    coverage_tpr95: float | None
-    acc_tpr95_low: float | None
-    acc_tpr95_high: float | None
-    auc_low: float | None
-    auc_high: float | None
-    deploy_threshold: float | None
-    deploy_n: int | None
-    deploy_acc: float | None
-    deploy_coverage: float | None
-    deploy_robust: float | None
-    deploy_robust_low: float | None
-    deploy_robust_high: float | None
-    deploy_joint: float | None
-    deploy_joint_low: float | None
-    deploy_joint_high: float | None
-    aurc: float | None
-    augrc: float | None
-    fpr95: float | None
-    ece: float | None
 
 
 class Reliability(NamedTuple):

@@ -15,12 +15,13 @@ from typing import Any
 
 from rrbench.errors import UseError, brief
 from rrbench.files.disk import parse_json, write_bytes
+from rrbench.metrics.columns import Metrics, fraction
 from rrbench.numbers import read_fraction, read_whole
 
 
 @dataclass(frozen=True)
-class ResultRow:
-    """All that is said of one cell; None is an empty field of the CSV: the value is undefined."""
+class CellNames:
+    """Which cell a row is of."""
 
     dataset: str
     network: str
@@ -34,33 +35,14 @@ class ResultRow:
     preset: str
     n: int | None
 
-    acc_all: float | None = None
-    acc_tpr95: float | None = None
-    auc: float | None = None
-    coverage_tpr95: float | None = None
-    acc_tpr95_low: float | None = None
-    acc_tpr95_high: float | None = None
-    auc_low: float | None = None
-    auc_high: float | None = None
 
-    deploy_threshold: float | None = None
-    deploy_n: int | None = None
-    deploy_acc: float | None = None
-    deploy_coverage: float | None = None
-    deploy_robust: float | None = None
-    deploy_robust_low: float | None = None
-    deploy_robust_high: float | None = None
-    deploy_joint: float | None = None
-    deploy_joint_low: float | None = None
-    deploy_joint_high: float | None = None
-    aurc: float | None = None
-    augrc: float | None = None
-    fpr95: float | None = None
-    ece: float | None = None
+@dataclass(frozen=True)
+class ResultRow(Metrics, CellNames):
+    """All that is said of one cell: its names, its metrics, then the rest; None is an empty field of the CSV."""
 
     distance: float | None = None
     distance_success: float | None = None
-    success: float | None = None
+    success: float | None = fraction()
 
     status: str = "ok"
     error: str = ""
@@ -82,24 +64,10 @@ class ResultRow:
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
 # Columns that came after the first version.
 LATER = frozenset(f"deploy_{name}" for name in ("robust_low", "robust_high", "joint", "joint_low", "joint_high"))
-PERCENTAGES = frozenset(
-    {
-        "acc_all",
-        "acc_tpr95",
-        "coverage_tpr95",
-        "acc_tpr95_low",
-        "acc_tpr95_high",
-        "deploy_acc",
-        "deploy_coverage",
-        "deploy_robust",
-        "deploy_robust_low",
-        "deploy_robust_high",
-        "deploy_joint",
-        "deploy_joint_low",
-        "deploy_joint_high",
-    }
+PERCENTAGES, FRACTIONS = (
+    frozenset(field.name for field in dataclasses.fields(ResultRow) if field.metadata.get("most") == most)
+    for most in (100, 1)
 )
-FRACTIONS = frozenset({"auc", "auc_low", "auc_high", "aurc", "augrc", "fpr95", "ece", "success"})
 _ROUNDING = 1e-9
 
 

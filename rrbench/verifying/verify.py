@@ -162,7 +162,7 @@ class Verifier:
 
     def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
         rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
-        metrics = metrics_of(scores, rule, resamples, record.row.seed)._asdict() | distances_of(scores)._asdict()
+        metrics = vars(metrics_of(scores, rule, resamples, record.row.seed)) | distances_of(scores)._asdict()
         metrics["n"] = len(scores.labels)
         if record.row.attack == "clean" and not np.array_equal(scores.certainty, scores.clean_certainty):
             self._problem(record, "its certainties and those of the clean inputs are not the same, and it is clean")

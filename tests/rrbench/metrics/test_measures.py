@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from rrbench.metrics import measures as metrics
 from rrbench.metrics import resampling
+from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import deploy_threshold, deployed_draws
 from rrbench.metrics.tallies import TprRule
 from scored_inputs import (
@@ -230,8 +231,8 @@ def test_every_metric_keeps_to_its_range(inputs: Scored, threshold: float) -> No
     measured = metrics.measure(
         *metrics.of_logits(labels, logits), certainty, rule="quantile", clean=clean, resamples=20, seed=0
     )
-    percentages = {name for name in measured._fields if name.startswith(("acc_", "coverage_", "deploy_"))}
-    for name, value in measured._asdict().items():
+    percentages = {name for name in vars(measured) if name.startswith(("acc_", "coverage_", "deploy_"))}
+    for name, value in vars(measured).items():
         if value is not None and name not in {"deploy_threshold", "deploy_n"}:
             assert 0 <= value <= (100 if name in percentages else 1), name
     assert measured.augrc is not None
@@ -253,7 +254,7 @@ def test_turning_the_scores_round_turns_auc_round(inputs: Scored) -> None:
 
 
 def test_the_fields_stand_in_the_order_of_the_csv_file() -> None:
-    assert " ".join(metrics.Metrics._fields) == (
+    assert " ".join(vars(Metrics())) == (
         "acc_all acc_tpr95 auc coverage_tpr95 acc_tpr95_low acc_tpr95_high auc_low auc_high "
         "deploy_threshold deploy_n deploy_acc deploy_coverage deploy_robust deploy_robust_low deploy_robust_high "
         "deploy_joint deploy_joint_low deploy_joint_high aurc augrc fpr95 ece"
@@ -271,7 +272,7 @@ def test_measure_fills_every_field() -> None:
     intervals = resampling.bootstrap(certainty, correct, "quantile", resamples=200, seed=1)
     assert intervals.acc_tpr95 is not None
     assert intervals.auc is not None
-    assert measured._asdict() == {
+    assert vars(measured) == {
         "acc_all": 60.0,
         "acc_tpr95": 75.0,
         "auc": pytest.approx(5 / 6),
@@ -318,6 +319,6 @@ def test_measured_numbers_are_plain_python_numbers() -> None:
         resamples=20,
         seed=0,
     )
-    kinds = {name: type(value) for name, value in measured._asdict().items()}
+    kinds = {name: type(value) for name, value in vars(measured).items()}
     assert kinds.pop("deploy_n") is int
     assert set(kinds.values()) == {float}

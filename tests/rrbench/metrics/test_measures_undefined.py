@@ -23,7 +23,7 @@ def test_all_inputs_wrong_leaves_only_what_is_defined(rule: TprRule) -> None:
         *metrics.of_logits(labels, logits), np.arange(4.0), rule=rule, clean=clean, resamples=0, seed=0
     )
     confidence = 1 / (1 + np.exp(-2))
-    defined = {name: value for name, value in measured._asdict().items() if value is not None}
+    defined = {name: value for name, value in vars(measured).items() if value is not None}
     assert defined == {
         "acc_all": 0.0,
         "deploy_threshold": 2.0,
@@ -46,7 +46,7 @@ def test_all_inputs_right_leaves_only_what_is_defined(rule: TprRule, coverage: f
     measured = metrics.measure(
         *metrics.of_logits(labels, logits), np.arange(4.0), rule=rule, clean=None, resamples=50, seed=0
     )
-    defined = {name: value for name, value in measured._asdict().items() if value is not None}
+    defined = {name: value for name, value in vars(measured).items() if value is not None}
     assert defined == {
         "acc_all": 100.0,
         "acc_tpr95": 100.0,

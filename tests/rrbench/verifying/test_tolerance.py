@@ -24,7 +24,7 @@ def honest() -> Scores:
 
 def columns_of(scores: Scores, **more: Any) -> dict[str, Any]:
     costs = {"note": "", "gradients": 10.0, "forwards": 11.0, "seconds": 1.0}
-    return {"n": COUNT, **metrics_of(scores, "quantile", 0, 0)._asdict(), **costs, **more}
+    return {"n": COUNT, **vars(metrics_of(scores, "quantile", 0, 0)), **costs, **more}
 
 
 def row_of(scores: Scores, **more: Any) -> ResultRow:
