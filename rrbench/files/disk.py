@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, brief
 from rrbench.numbers import read_whole
 
 try:
@@ -156,9 +157,17 @@ def read_json(path: Path) -> object:
 def parse_json(text: str) -> Any:
     """Read JSON that anybody may have written; what cannot be read or computed with is a ValueError."""
     try:
-        return _not_deep(json.loads(text, parse_int=read_whole))
+        return _not_deep(json.loads(text, parse_int=read_whole, parse_float=_finite, parse_constant=_finite))
     except RecursionError:
         raise ValueError(f"nested more than {DEEPEST} deep") from None
+
+
+def _finite(text: str) -> float:
+    """Read a number; one that no float holds, such as 1e400, could not be written again."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{brief(text)} is no finite number")
+    return number
 
 
 def parse_toml(text: str) -> dict[str, Any]:

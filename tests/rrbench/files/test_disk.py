@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.files.disk import GRACE, HERE, read_json, replacing, sha256, sweep, write_bytes, write_json
+from rrbench.files.disk import GRACE, HERE, parse_json, read_json, replacing, sha256, sweep, write_bytes, write_json
 
 
 def test_a_file_is_written_into_folders_that_are_made(tmp_path: Path) -> None:
@@ -107,6 +107,14 @@ def test_a_broken_json_file_is_named_in_one_line(tmp_path: Path, content: bytes)
         read_json(path)
     with pytest.raises(UseError, match=r"^cannot read [^\n]*missing\.json: [^\n]+$"):
         read_json(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e999", "NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_not_finite_is_refused_in_one_line(tmp_path: Path, number: str) -> None:
+    (tmp_path / "value.json").write_text(f'[{{"clean_accuracy": {number}}}]')
+    with pytest.raises(UseError, match=rf"^cannot read [^\n]*value\.json: '{number}' is no finite number$"):
+        read_json(tmp_path / "value.json")
+    assert parse_json("[1e300, -2.5, 3]") == [1e300, -2.5, 3]
 
 
 def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
