@@ -149,15 +149,19 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> object:
     """Read JSON; a broken file is named in one line."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"), is_finite=True)
     except (OSError, ValueError) as error:
         raise UseError(f"cannot read {path}: {error}") from None
 
 
-def parse_json(text: str) -> Any:
-    """Read JSON that anybody may have written; what cannot be read or computed with is a ValueError."""
+def parse_json(text: str, *, is_finite: bool = False) -> Any:
+    """Read JSON that anybody may have written; what cannot be read or computed with is a ValueError.
+
+    A checkpoint's header may hold NaN, which JSON does not know; a file that `write_json` wrote does not.
+    """
+    constant = _finite if is_finite else float
     try:
-        return _not_deep(json.loads(text, parse_int=read_whole, parse_float=_finite, parse_constant=_finite))
+        return _not_deep(json.loads(text, parse_int=read_whole, parse_float=_finite, parse_constant=constant))
     except RecursionError:
         raise ValueError(f"nested more than {DEEPEST} deep") from None
 
