@@ -13,11 +13,12 @@ import pandas as pd
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
+from rrbench.deadline import read_deadline
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.files import provenance
 from rrbench.frames import to_frame
-from rrbench.measuring.deadline import read_deadline
+from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Engine, Runner
 from rrbench.measuring.store import Store
 from rrbench.names import split_list
@@ -41,6 +42,11 @@ class Job:
     runner: Runner
     config: Config
     engine: Engine
+
+    @property
+    def materials(self) -> Materials:
+        """What the runner works with: the work folder, data, checkpoints, the device."""
+        return self.runner.materials
 
 
 def prepare(
@@ -99,24 +105,23 @@ def prepare(
     )
     worked_by = find_engine(engine, address)
     found = find_device(device, is_here=engine == "local")
-    runner = Runner(
+    materials = Materials(
         Store(Path(out)),
         found,
         find_precision(precision, found),
         roots(Path(data_dir) if data_dir else None),
         use_large_zoo=zoo,
         retrain=retrain,
-        keep=kept,
         report=report or Silent(),
         deadline=deadline,
     )
-    tell_compiling(runner.device, runner.report)
+    tell_compiling(found, materials.report)
     if paper is None:
         plan = make_plan(request, settings)
     else:
         rows, _ = read_folders(default_folders(Path(out)))
-        plan = plan_table(selection, rows, tuple(seeds), runner.can_supply)
-    return Job(plan, runner, settings, worked_by)
+        plan = plan_table(selection, rows, tuple(seeds), materials.can_supply)
+    return Job(plan, Runner(materials, kept), settings, worked_by)
 
 
 def _list(names: Names) -> list[str] | None:
@@ -130,40 +135,40 @@ def _list(names: Names) -> list[str] | None:
 
 def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     """Work through a job and note it in the folder's manifest."""
-    runner, begin = job.runner, time.time()
+    materials, begin = job.materials, time.time()
     record: dict[str, object] = {
         "command": shlex.join(command),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
         "preset": job.config.preset,
-        "device": describe(runner.device),
-        "precision": runner.precision,
+        "device": describe(materials.device),
+        "precision": materials.precision,
         "version": provenance.version(),
         "commit": provenance.commit(),
         "packages": provenance.packages(),
         "machine": provenance.machine(),
     }
     for line in job.plan.dropped:
-        runner.report.line(f"left out: {line}")
+        materials.report.line(f"left out: {line}")
     try:
-        rows = runner.run(job.plan, job.engine)
+        rows = job.runner.run(job.plan, job.engine)
     except KeyboardInterrupt:
-        there = runner.store.rebuild_rows(runner.report)
-        keys = runner.keys(job.plan.cells)
-        tell_kept(runner, job.plan, f"{sum(key in there for key in keys)} of {len(keys)} cells")
+        there = materials.store.rebuild_rows(materials.report)
+        keys = materials.keys(job.plan.cells)
+        tell_kept(materials, job.plan, f"{sum(key in there for key in keys)} of {len(keys)} cells")
         raise
     record |= {
         "seconds": round(time.time() - begin, 1),
         "cells": len(rows),
         "failed": sum(row.status != "ok" for row in rows),
     }
-    runner.store.add_to_manifest(record, runner.report)
+    materials.store.add_to_manifest(record, materials.report)
     return rows
 
 
-def tell_kept(runner: Runner, plan: Plan, finished: str) -> None:
+def tell_kept(materials: Materials, plan: Plan, finished: str) -> None:
     """Say what an interrupted command leaves in the work folder."""
-    begun = [text for training in plan.trainings() if (text := runner.begun(training))]
-    runner.report.line(f"kept in {runner.store.root}: {', '.join([finished, *begun])}")
+    begun = [text for training in plan.trainings() if (text := materials.begun(training))]
+    materials.report.line(f"kept in {materials.store.root}: {', '.join([finished, *begun])}")
 
 
 class Options(TypedDict, total=False):

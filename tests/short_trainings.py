@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.protocols import Batch, Draws, Framework, Victim
 from rrbench.training import train
@@ -58,18 +58,18 @@ class Diverging(Framework):
         return 1
 
 
-def planned(bench: Any, framework: str, rejector: str = "confidence", **recipe: object) -> tuple[Runner, Training]:
+def planned(bench: Any, framework: str, rejector: str = "confidence", **recipe: object) -> tuple[Materials, Training]:
     job = bench.prepare(rejector, "clean", frameworks=framework, recipe={"batch": 539} | recipe)
-    job.runner.store.prepare()
-    return job.runner, job.plan.cells[0].training
+    job.materials.store.prepare()
+    return job.materials, job.plan.cells[0].training
 
 
 def trained(
     bench: Any, framework: str, rejector: str = "confidence", **recipe: object
 ) -> tuple[Checkpoint, Checkpoint]:
     """Return the chosen and the last checkpoint of a training."""
-    runner, training = planned(bench, framework, rejector, **recipe)
-    return runner.checkpoint(training), read_checkpoint(runner.store.checkpoint_files(training.key).last)
+    materials, training = planned(bench, framework, rejector, **recipe)
+    return materials.checkpoint(training), read_checkpoint(materials.store.checkpoint_files(training.key).last)
 
 
 def without_times(facts: Mapping[str, Any]) -> dict[str, Any]:

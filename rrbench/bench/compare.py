@@ -23,7 +23,7 @@ PRODUCTS = 20
 
 def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
     """Measure the parts asked for; a string is a remark for the reader."""
-    device = job.runner.device
+    device = job.materials.device
     peak = matrix_rate(device)
     if peak:
         seconds = 2 * SIDE**3 / peak
@@ -32,18 +32,18 @@ def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int)
     if arena and "pgd" in parts:
         yield from attacks.pgd(arena, peers)
     if "training" in parts:
-        yield from training(job.runner, next(iter(job.plan.checkpoints())))
+        yield from training(job.materials, next(iter(job.plan.checkpoints())))
     if arena and "autoattack" in parts:
         yield from attacks.autoattack(arena, peers, count)
     if "curve" in parts:
-        yield from curve(job.runner, next(iter(job.plan.checkpoints())))
+        yield from curve(job.materials, next(iter(job.plan.checkpoints())))
 
 
 def make_arena(job: Job, peak: float | None) -> attacks.Arena:
     """Set up what attacks are measured on: the job's first cell with a budget, its network trained where it is not."""
     cell = next(cell for cell in job.plan.cells if cell.budget is not None)
-    job.runner.store.prepare()
-    subject = job.runner.subject(cell, job.runner.checkpoint(cell.training))
+    job.materials.store.prepare()
+    subject = job.materials.subject(cell, job.materials.checkpoint(cell.training))
     step = dict(cell.attack.settings)["step"]
     assert cell.budget is not None
     assert isinstance(step, Fraction)

@@ -13,7 +13,7 @@ from rrbench.compute.devices import describe, place, tf32, tried_kernels
 from rrbench.compute.instrumented import Instrumented
 from rrbench.engines.side_by_side import beside, default_jobs
 from rrbench.files.disk import Files
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource, Framework, Rejector
@@ -26,44 +26,44 @@ EPOCHS = 3  # of ours: the first two also capture
 CURVE = 10  # epochs over which ours must learn what the plain step learns
 
 
-def training(runner: Runner, example: Training) -> Iterator[Measurement]:
+def training(materials: Materials, example: Training) -> Iterator[Measurement]:
     """Measure an epoch of one training with its choice of epoch; the plain step without."""
     gradients = build(Framework, example.framework).gradients_per_image()
-    size = runner.data(example.dataset, "train").size
+    size = materials.data(example.dataset, "train").size
 
     def line(name: str, seconds: float, memory: float | None) -> Measurement:
         return Measurement(
             what="training",
             implementation=name,
-            device=describe(runner.device),
+            device=describe(materials.device),
             batch=example.recipe.batch,
-            precision=runner.precision,
+            precision=materials.precision,
             gradients_per_second=gradients * size / seconds,
             seconds=seconds,
             peak_memory_gib=memory,
         )
 
-    for jobs in dict.fromkeys([1, default_jobs(runner.device)]):
-        seconds, memory = _epoch_seconds(runner, example, jobs)
+    for jobs in dict.fromkeys([1, default_jobs(materials.device)]):
+        seconds, memory = _epoch_seconds(materials, example, jobs)
         yield line(OURS if jobs == 1 else f"{OURS}, {jobs} side by side", seconds / jobs, memory)
-    yield line(PLAIN, *_plain_seconds(runner, example))
+    yield line(PLAIN, *_plain_seconds(materials, example))
 
 
-def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
+def curve(materials: Materials, example: Training) -> Iterator[Measurement | str]:
     """Train some epochs at the recipe's first rate, our way and the plain way; a line for each epoch of each."""
     recipe = replace(example.recipe, epochs=CURVE, drops=())
     logs: dict[str, list[dict[str, float]]] = {}
     for name, is_plain in ((OURS, False), (PLAIN, True)):
         logs[name] = []
         with TemporaryDirectory() as folder:
-            for record, seconds in _train(runner, replace(example, recipe=recipe), Path(folder), is_plain=is_plain):
+            for record, seconds in _train(materials, replace(example, recipe=recipe), Path(folder), is_plain=is_plain):
                 logs[name].append(record)
                 yield Measurement(
                     what=f"epoch {record['epoch']}",
                     implementation=name,
-                    device=describe(runner.device),
+                    device=describe(materials.device),
                     batch=recipe.batch,
-                    precision=runner.precision,
+                    precision=materials.precision,
                     robust_accuracy=record["robust_accuracy"],
                     seconds=seconds,
                 )
@@ -74,7 +74,7 @@ def curve(runner: Runner, example: Training) -> Iterator[Measurement | str]:
         yield f"{metric} less the plain step's over {CURVE} epochs: {shown}; ours {ours}, plain {plain}"
 
 
-def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float, float | None]:
+def _epoch_seconds(materials: Materials, example: Training, jobs: int) -> tuple[float, float | None]:
     """Return the mean seconds of the last epoch of `jobs` trainings of other seeds at once."""
     # Chosen on all test images, as the paper's recipe does. At the first rate: a drop is captured anew, and all of the
     # recipe's would fall into so short a training.
@@ -85,10 +85,10 @@ def _epoch_seconds(runner: Runner, example: Training, jobs: int) -> tuple[float,
         def work(each: Training) -> float:
             path = Path(folder) / str(each.seed)
             path.mkdir()
-            return in_step(_train(runner, each, path), barrier)
+            return in_step(_train(materials, each, path), barrier)
 
         barrier = threading.Barrier(jobs)
-        ended, _, memory = timed(lambda: beside(runner, trainings, work, jobs), runner.device)
+        ended, _, memory = timed(lambda: beside(materials, trainings, work, jobs), materials.device)
     return fmean(each.get() for each in ended), memory
 
 
@@ -111,24 +111,24 @@ def in_step(going: Iterable[Epoch], barrier: threading.Barrier) -> float:
     return seconds
 
 
-def _train(runner: Runner, training: Training, folder: Path, *, is_plain: bool = False) -> Iterator[Epoch]:
+def _train(materials: Materials, training: Training, folder: Path, *, is_plain: bool = False) -> Iterator[Epoch]:
     return epochs(
         training,
-        lambda split: runner.data(training.dataset, split),
+        lambda split: materials.data(training.dataset, split),
         Files(folder / "chosen.safetensors", folder / "last.safetensors", folder / "resume.safetensors"),
-        device=runner.device,
-        precision=runner.precision,
-        report=runner.report,
+        device=materials.device,
+        precision=materials.precision,
+        report=materials.report,
         is_plain=is_plain,
     )
 
 
-def _plain_seconds(runner: Runner, example: Training) -> tuple[float, float | None]:
+def _plain_seconds(materials: Materials, example: Training) -> tuple[float, float | None]:
     """Return the seconds of an epoch of plain steps: neither captured nor through a twin."""
-    info, data = build(DataSource, example.dataset).info, runner.data(example.dataset, "train")
+    info, data = build(DataSource, example.dataset).info, materials.data(example.dataset, "train")
     rejector = build(Rejector, example.rejector)
-    network = place(build_network(example, info, rejector), runner.device)
-    model = Instrumented(network, runner.precision).train()
+    network = place(build_network(example, info, rejector), materials.device)
+    model = Instrumented(network, materials.precision).train()
     optimizer = make_optimizer(network, example.recipe)
     step = Step(build(Framework, example.framework), rejector, model, optimizer, info, data)
     pieces = data.ids.argsort().split(example.recipe.batch)
@@ -139,7 +139,7 @@ def _plain_seconds(runner: Runner, example: Training) -> tuple[float, float | No
         for piece in pieces:
             step.take(piece, example.recipe.learning_rate)
 
-    with tf32(runner.precision == "tf32"), tried_kernels(True):  # as any training has them
+    with tf32(materials.precision == "tf32"), tried_kernels(True):  # as any training has them
         step.take(pieces[0], example.recipe.learning_rate)
-        _, seconds, memory = timed(take, runner.device)
+        _, seconds, memory = timed(take, materials.device)
     return seconds / len(pieces) * (data.size / example.recipe.batch), memory

@@ -77,18 +77,18 @@ def train(
         recipe={key: value for key, value in (("epochs", epochs), ("average", average)) if value is not None},
         report=reporter(),
     )
-    trainings, runner = list(job.plan.checkpoints()), job.runner
+    trainings, materials = list(job.plan.checkpoints()), job.materials
     if jobs is not None and jobs < 1:
         raise UseError(f"--jobs must be at least 1, not {jobs}")
-    runner.store.prepare()
+    materials.store.prepare()
 
     def work(training: "Training") -> "tuple[Checkpoint, Entry | None]":
-        checkpoint = runner.checkpoint(training)
+        checkpoint = materials.checkpoint(training)
         command = shlex.join(["rrbench", *sys.argv[1:]])
         # Pack now: if another training hangs or fails, this one is already in the zoo.
         try:
             with no_exit():
-                packed = add(pack, runner, training, checkpoint, command) if pack else None
+                packed = add(pack, materials, training, checkpoint, command) if pack else None
         except Exception as error:
             raise CellError(f"trained, in {checkpoint.path}, but not packed: {reason(error)}") from None
         if list_in:
@@ -96,17 +96,19 @@ def train(
         return checkpoint, packed
 
     try:
-        ended = beside(runner, trainings, work, jobs or default_jobs(runner.device))
+        ended = beside(materials, trainings, work, jobs or default_jobs(materials.device))
     except KeyboardInterrupt:
-        done = sum(runner.source(training).path.is_file() for training in trainings)
-        tell_kept(runner, job.plan, f"{done} of {len(trainings)} checkpoints")
+        done = sum(materials.source(training).path.is_file() for training in trainings)
+        tell_kept(materials, job.plan, f"{done} of {len(trainings)} checkpoints")
         raise
     for each in ended:
         if each.result is not None:
             _print(each.training, *each.result, pack)
     left = [str(each.error) for each in ended if isinstance(each.error, StoppedError)]
     if left:
-        runner.report.line(f"stopped after {stop_after}; left: {', '.join(left)}; run the same command again to go on")
+        materials.report.line(
+            f"stopped after {stop_after}; left: {', '.join(left)}; run the same command again to go on"
+        )
     if len(ended) == 1 and isinstance(ended[0].error, UseError):
         raise ended[0].error
     failed = [

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,9 +22,8 @@ from rrbench.files import provenance
 from rrbench.files.disk import write_bytes
 from rrbench.measuring.estimate import seconds_of
 from rrbench.measuring.runner import Runner
-from rrbench.measuring.store import Store
 from rrbench.planning.units import Unit, longest_first
-from rrbench.progress import Mailbox, Silent
+from rrbench.progress import Mailbox
 
 ATTEMPTS = 3  # workers that a unit may lose before its cells fail
 PATIENCE = 5.0  # seconds for an address to answer
@@ -47,7 +46,7 @@ class RayEngine:
         """Yield the units as they are finished."""
         if not units:
             return
-        sign = runner.store.root.resolve() / "locks" / f"ray-{uuid.uuid4().hex}"
+        sign = runner.materials.store.root.resolve() / "locks" / f"ray-{uuid.uuid4().hex}"
         # Ray prints what it has to say of dead workers and nodes to stdout, which is for results.
         with redirect_stdout(sys.stderr), _connected(self.address):
             write_bytes(sign, b"")
@@ -122,16 +121,17 @@ class Dispatch:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        self.materials = self.runner.materials
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
-        self.resource = "GPU" if self.runner.device.type == "cuda" else "CPU"
+        self.resource = "GPU" if self.materials.device.type == "cuda" else "CPU"
         share = {"num_cpus": 1, "num_gpus": 1 if self.resource == "GPU" else 0}
         self.worker: Any = ray.remote(Worker).options(**share, max_restarts=0)
-        store, roots = Store(self.runner.store.root.resolve()), tuple(root.resolve() for root in self.runner.roots)
-        bare = replace(self.runner, store=store, roots=roots, report=Silent(), _data={}, _at_hand={})
-        self.orders = ray.put(Orders(bare, self.sign, str(zoo.large_zoo().resolve()), provenance.version()))
-        self.waiting = longest_first(seconds_of(self.units, self.runner))
-        self.keys = [self.runner.keys(unit.cells) for unit in self.units]
+        self.orders = ray.put(
+            Orders(self.runner.bare(), self.sign, str(zoo.large_zoo().resolve()), provenance.version())
+        )
+        self.waiting = longest_first(seconds_of(self.units, self.materials))
+        self.keys = [self.materials.keys(unit.cells) for unit in self.units]
 
     def run(self) -> Iterator[Unit]:
         """Yield the units as they are finished, until all are or the time is over."""
@@ -140,7 +140,7 @@ class Dispatch:
         if self._slots() == 0:
             raise UseError(f"the Ray cluster has no {self.resource}")
         while len(self.closed) < len(self.units):
-            if self.runner.deadline.is_over():
+            if self.materials.deadline.is_over():
                 self.waiting.clear()  # nothing new is begun; what is under way ends, a training after its epoch
                 if all(position is None for _, position in self.busy.values()):
                     return
@@ -152,7 +152,7 @@ class Dispatch:
             ready, _ = ray.wait(list(self.busy), num_returns=len(self.busy), timeout=POLL)
             finished = [unit for awaited in ready if (unit := self._collect(awaited)) is not None]
             for line in ray.get(self.mailbox.take.remote()):
-                self.runner.report.line(line)
+                self.materials.report.line(line)
             yield from finished
 
     def dismiss(self) -> None:
@@ -218,13 +218,13 @@ class Dispatch:
         unit = self.units[position]
         self.attempts[position] += 1
         if self.attempts[position] < ATTEMPTS:
-            self.runner.report.line(f"lost a worker, trying again: {unit.label}")
+            self.materials.report.line(f"lost a worker, trying again: {unit.label}")
             self.waiting.insert(0, position)
             return None
         left = self.runner.give_up(unit, f"its worker died {ATTEMPTS} times: {reason}")
         if left is None:
             return self._close(position, is_done=not unit.is_training)
-        self.units[position], self.keys[position] = left, self.runner.keys(left.cells)
+        self.units[position], self.keys[position] = left, self.materials.keys(left.cells)
         self.attempts[position] = 0
         self.waiting.insert(0, position)
         return None

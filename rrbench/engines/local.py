@@ -14,9 +14,9 @@ def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, No
     A unit that the deadline stops is not yielded, nor is what would come after it.
     """
     trainings = {unit.training: unit for unit in units if unit.is_training}
-    jobs, made = default_jobs(runner.device), dict[Unit, Ended[bool]]()
+    jobs, made = default_jobs(runner.materials.device), dict[Unit, Ended[bool]]()
     if jobs > 1:
-        ended = beside(runner, list(trainings), lambda training: runner.work(trainings[training]), jobs)
+        ended = beside(runner.materials, list(trainings), lambda training: runner.work(trainings[training]), jobs)
         made = dict(zip(trainings.values(), ended, strict=True))
     for each in made.values():
         if each.error is not None and not isinstance(each.error, StoppedError):

@@ -13,7 +13,7 @@ import torch
 from rrbench.compute.devices import free_memory, tf32, tried_kernels
 from rrbench.compute.turns import TURNS
 from rrbench.errors import StoppedError, no_exit, reason
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.progress import Advance, PassedOn, Report
 
@@ -46,7 +46,7 @@ def default_jobs(device: torch.device) -> int:
 
 
 def beside(
-    runner: Runner, trainings: Sequence[Training], work: Callable[[Training], Result], jobs: int
+    materials: Materials, trainings: Sequence[Training], work: Callable[[Training], Result], jobs: int
 ) -> list[Ended[Result]]:
     """Call `work` on every training, `jobs` at a time, and say how each ended.
 
@@ -54,13 +54,13 @@ def beside(
     """
     for training in trainings:
         for split in ("train", training.recipe.choose_on, "test"):
-            runner.data(training.dataset, split)  # once, before there are threads
-    stop, outer = threading.Event(), runner.report
-    runner.report = Stoppable(outer, stop)
+            materials.data(training.dataset, split)  # once, before there are threads
+    stop, outer = threading.Event(), materials.report
+    materials.report = Stoppable(outer, stop)
     try:
         # The switches here, round all: of trainings that set them for themselves the first to end would put them back.
         with (
-            tf32(runner.precision == "tf32"),
+            tf32(materials.precision == "tf32"),
             tried_kernels(True),
             ThreadPoolExecutor(max(1, min(jobs, len(trainings) or 1))) as pool,
         ):
@@ -78,7 +78,7 @@ def beside(
                 raise
         return [_ended(training, future) for future, training in futures.items()]
     finally:
-        runner.report = outer
+        materials.report = outer
 
 
 def _lightly(work: Callable[[Training], Result], training: Training) -> Result:

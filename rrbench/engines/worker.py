@@ -35,11 +35,11 @@ class Worker:
     """One process with a GPU, or with a core, of its own; networks and data stay at hand between units."""
 
     def __init__(self, orders: Orders, send: Send) -> None:
-        self.orders, self.runner = orders, orders.runner
-        self.runner.report = PassedOn(send)
-        tell_compiling(self.runner.device, self.runner.report)
+        self.orders, self.runner, self.materials = orders, orders.runner, orders.runner.materials
+        self.materials.report = PassedOn(send)
+        tell_compiling(self.materials.device, self.materials.report)
         os.environ["RRBENCH_ZOO"] = orders.zoo
-        if self.runner.device.type == "cpu":
+        if self.materials.device.type == "cpu":
             torch.set_num_threads(1)  # its share: there is a worker for every core
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # who started the run has been told of broken plugins
@@ -49,16 +49,16 @@ class Worker:
 
     def check(self) -> None:
         """Refuse a node that could not do its part, or would do another."""
-        node, root = platform.node(), self.runner.store.root
+        node, root = platform.node(), self.materials.store.root
         if not self.orders.sign.is_file():
             raise UseError(f"node {node} does not see the work folder {root}: --out must lie where all nodes see it")
         if provenance.version() != self.orders.version:
             raise UseError(f"node {node} has rrbench {provenance.version()}, not {self.orders.version}")
-        if self.runner.device.type == "cuda" and not torch.cuda.is_available():
+        if self.materials.device.type == "cuda" and not torch.cuda.is_available():
             raise UseError(f"PyTorch on node {node} cannot use its GPU")
 
     def work(self, unit: Unit, keys: list[str]) -> bool:
         """Do one unit, whose cells must mean the same here as where the run was started."""
-        if self.runner.keys(unit.cells) != keys:
+        if self.materials.keys(unit.cells) != keys:
             raise UseError(f"node {platform.node()} has another version of rrbench, of a plugin or of the zoo")
         return self.runner.work(unit)

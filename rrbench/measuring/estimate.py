@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rrbench.compute.devices import describe
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.measuring.answers import has_answers
+from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Runner
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
@@ -41,8 +42,9 @@ RATES = {
 
 def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> str:
     """Print cells, what is shared, what is done already, gradients and time, also with so many workers."""
-    sources = {training: runner.source(training) for training in plan.trainings()}
-    rates = _rates((training.network.name for training in sources), runner)
+    materials = runner.materials
+    sources = {training: materials.source(training) for training in plan.trainings()}
+    rates = _rates((training.network.name for training in sources), materials)
     lines, seen, seconds, total = [], set(), 0.0, 0
     for training, source in sources.items():
         gradients = 0 if source.path.is_file() else training_gradients(training)
@@ -50,13 +52,13 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         seconds += gradients / rates[training.network.name].training
         state = "there" if source.path.is_file() else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
-    described = dict(zip(plan.cells, runner.described(plan.cells), strict=True))
-    left = {cell: None for cell, told in described.items() if runner.store.measured(cell_key(told)) is None}
-    costly = costly_cells(list(left), runner)
+    described = dict(zip(plan.cells, materials.described(plan.cells), strict=True))
+    left = {cell: None for cell, told in described.items() if materials.store.measured(cell_key(told)) is None}
+    costly = costly_cells(list(left), materials)
     for cell, told in described.items():
         key = attack_key(told)
         state = "done" if cell not in left else "shared" if key in seen else "to be run"
-        is_stored = has_answers(runner.store, key)
+        is_stored = has_answers(materials.store, key)
         moving = costly.get(cell) if state == "to be run" else None
         gradients = attack_gradients(moving) if moving else 0
         seen.add(key)
@@ -77,25 +79,25 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     return (
         "\n".join([table, *(f"left out: {line}" for line in plan.dropped)])
         + f"\n\n{len(plan.cells)} cells on {len(sources)} checkpoints, {shared} of them share an attack already run"
-        + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(runner.device)}"
+        + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(materials.device)}"
         + "".join(f"\n{line}" for line in _with_workers(plan, runner, workers))
     )
 
 
-def costly_cells(cells: Sequence[Cell], runner: Runner) -> dict[Cell, Cell]:
+def costly_cells(cells: Sequence[Cell], materials: Materials) -> dict[Cell, Cell]:
     """Return whose gradients a cell must wait for, in the order of work: its own, or the other network's of a transfer.
 
     Left out is what is stored, or asked for by an earlier cell.
     """
     found, begun = dict[Cell, Cell](), set[str]()
-    for cell, told in zip(cells, runner.described(cells), strict=True):
+    for cell, told in zip(cells, materials.described(cells), strict=True):
         key, moving = attack_key(told), cell
-        is_there = key in begun or has_answers(runner.store, key)
+        is_there = key in begun or has_answers(materials.store, key)
         if cell.moved_on is not None and not is_there:
             begun.add(key)
             moving = cell.member(*cell.members)
-            key = runner.attack_key(moving)
-            is_there = key in begun or has_answers(runner.store, key, with_images=True)
+            key = materials.attack_key(moving)
+            is_there = key in begun or has_answers(materials.store, key, with_images=True)
         if not is_there:
             begun.add(key)
             found[cell] = moving
@@ -104,15 +106,15 @@ def costly_cells(cells: Sequence[Cell], runner: Runner) -> dict[Cell, Cell]:
 
 def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[str]:
     units = runner.units(plan) if workers else []
-    seconds = seconds_of(units, runner)
+    seconds = seconds_of(units, runner.materials)
     times = {count: duration(wall_seconds(units, seconds, count)) for count in workers}
     return [f"about {time} with {count} worker{'s' * (count > 1)}" for count, time in times.items()]
 
 
-def seconds_of(units: Sequence[Unit], runner: Runner) -> list[float]:
+def seconds_of(units: Sequence[Unit], materials: Materials) -> list[float]:
     """Estimate how long each unit takes one worker: its gradients, and nothing beside them."""
-    rates = _rates((unit.training.network.name for unit in units), runner)
-    costly = costly_cells([unit.cells[0] for unit in units if not unit.is_training], runner)
+    rates = _rates((unit.training.network.name for unit in units), materials)
+    costly = costly_cells([unit.cells[0] for unit in units if not unit.is_training], materials)
     return [_seconds(unit, rates[unit.training.network.name], costly) for unit in units]
 
 
@@ -153,15 +155,15 @@ def known_rates(network: str, kind: str) -> Rates:
     return RATES.get((network, kind), RATES["resnet18", kind])
 
 
-def _rates(networks: Iterable[str], runner: Runner) -> dict[str, Rates]:
-    return {name: rates_here(name, runner) for name in dict.fromkeys(networks)}
+def _rates(networks: Iterable[str], materials: Materials) -> dict[str, Rates]:
+    return {name: rates_here(name, materials) for name in dict.fromkeys(networks)}
 
 
-def rates_here(network: str, runner: Runner) -> Rates:
+def rates_here(network: str, materials: Materials) -> Rates:
     """Return the rates on this device: what this folder's own rows show for attacks, else the measured table."""
-    device = describe(runner.device)
-    own = [speed for record, _ in runner.store.cells() if (speed := _speed(record.row, network, device))]
-    known = known_rates(network, "cuda" if runner.device.type == "cuda" else "cpu")
+    device = describe(materials.device)
+    own = [speed for record, _ in materials.store.cells() if (speed := _speed(record.row, network, device))]
+    known = known_rates(network, "cuda" if materials.device.type == "cuda" else "cpu")
     return known._replace(attack=sorted(own)[len(own) // 2]) if own else known
 
 

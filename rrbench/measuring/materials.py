@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
 from rrbench.datasets.check import check_batch
+from rrbench.deadline import Deadline
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
-from rrbench.measuring.deadline import Deadline
 from rrbench.measuring.looking import with_looks
 from rrbench.measuring.store import Store
 from rrbench.measuring.subject import Subject
@@ -48,6 +48,11 @@ class Materials:
     deadline: Deadline = field(default_factory=Deadline)
     _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
 
+    def bare(self) -> "Materials":
+        """Return a copy that can travel: without data, silent, with paths that hold in any folder."""
+        store, roots = Store(self.store.root.resolve()), tuple(root.resolve() for root in self.roots)
+        return replace(self, store=store, roots=roots, report=Silent(), _data={})
+
     def source(self, training: Training) -> Source:
         """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
         if self.use_large_zoo:
@@ -77,6 +82,12 @@ class Materials:
         """Return the key of a cell's attack."""
         return attack_key(*self.described([cell]))
 
+    def moved_on(self, cell: Cell) -> str:
+        """Return the SHA-256 of the checkpoint that a transfer's images are moved on; of other attacks nothing."""
+        if cell.moved_on is None:
+            return ""
+        return self.read(cell.moved_on, self.source(cell.moved_on)).sha256
+
     def can_supply(self, training: Training) -> bool:
         """Tell whether a checkpoint of this very recipe can be had: where a zoo is asked for, nothing is trained."""
         if not self.use_large_zoo:
@@ -97,7 +108,7 @@ class Materials:
             with self.store.lock(f"train-{key}", self.report, self.deadline):
                 if not source.path.is_file():
                     self._train(training, files)
-        return self._read(training, source)
+        return self.read(training, source)
 
     def begun(self, training: Training) -> str:
         """Say how far a training is that has begun and not ended; else nothing."""
@@ -126,7 +137,7 @@ class Materials:
                 if done < count and self.deadline.is_over():
                     raise StoppedError(f"training {training.trained_as} (epoch {done} of {count} is done)")
 
-    def _read(self, training: Training, source: Source) -> Checkpoint:
+    def read(self, training: Training, source: Source) -> Checkpoint:
         """Read a checkpoint; one of a zoo must be what its index says."""
         checkpoint = read_checkpoint(source.path)
         is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen

@@ -27,7 +27,7 @@ from rrbench.zoo import Entry, entries, write_index
 SUFFIX = ".safetensors"
 
 
-def add(folder: Path, supply: Materials, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
+def add(folder: Path, materials: Materials, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
     """Pack a training's checkpoint into a zoo, in place of an earlier one of the same training.
 
     One that was packed before is left as it is: a training that is run again need not pay for it.
@@ -38,7 +38,7 @@ def add(folder: Path, supply: Materials, training: Training, checkpoint: Checkpo
             if entry.is_kept and entry.key == training.key and _source(folder / entry.file) == checkpoint.sha256:
                 return entry
     with TURNS.together():  # others may train beside
-        tensors, facts, robust_accuracy = _measure(supply, training, checkpoint)
+        tensors, facts, robust_accuracy = _measure(materials, training, checkpoint)
     with _locked(folder):  # from the choice of the name on: others may want the same one
         path = folder / free_name(folder, training)
         write_checkpoint(path, tensors, facts)
@@ -66,17 +66,17 @@ def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure(
-    supply: Materials, training: Training, checkpoint: Checkpoint
+    materials: Materials, training: Training, checkpoint: Checkpoint
 ) -> tuple[dict[str, Tensor], dict[str, Any], float]:
     """Return the packed weights, what their file says of them, and their accuracy under the chooser's attack."""
     tensors = pack(checkpoint.tensors)
     rejector = build(Rejector, training.rejector)
     network = build_network(training, build(DataSource, training.dataset).info, rejector)
     network.load_state_dict(unpack(tensors))
-    network = place(network, supply.device)
-    model = Instrumented(network, supply.precision, twin=make_twin(network, supply.precision, supply.device))
-    measured = accuracies(training, model, rejector, supply.data(training.dataset, training.recipe.choose_on))
-    found = clean_facts(network, supply.data(training.dataset, "test"))
+    network = place(network, materials.device)
+    model = Instrumented(network, materials.precision, twin=make_twin(network, materials.precision, materials.device))
+    measured = accuracies(training, model, rejector, materials.data(training.dataset, training.recipe.choose_on))
+    found = clean_facts(network, materials.data(training.dataset, "test"))
     facts = {**checkpoint.facts, "packed": "int8", "packed_from": checkpoint.sha256, **found}
     return tensors, facts, measured["robust_accuracy"]
 

@@ -12,7 +12,7 @@ from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe
 from rrbench.plugins.registry import build, revision
 from rrbench.plugins.revisions import calibration, deployment, engine, versions
-from rrbench.protocols import Attack, Budget, Norm, Rejector
+from rrbench.protocols import NO_BUDGET, Attack, Budget, Norm, Rejector
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,11 @@ class Cell:
     def trainings(self) -> tuple[Training, ...]:
         """The networks that must be there."""
         return (self.training,) if self.moved_on is None else (self.training, self.moved_on)
+
+    @property
+    def area(self) -> Budget:
+        """Where the attack may move an image; one without any budget may not move it at all."""
+        return self.budget or NO_BUDGET
 
     @property
     def label(self) -> str:

@@ -29,10 +29,10 @@ def main() -> None:
             retrain=True,
             report=reporter(),
         )
-        job.runner.store.prepare()
+        job.materials.store.prepare()
         made: list[tuple[Path, Entry]] = []
         for training in job.plan.checkpoints():
-            checkpoint = job.runner.checkpoint(training)
+            checkpoint = job.materials.checkpoint(training)
             made.append((checkpoint.path, describe(training, checkpoint, COMMAND)))
         for old in EMBEDDED.glob("*.safetensors"):
             old.unlink()

@@ -389,7 +389,7 @@ def files(box: Box, job: api.Job) -> dict[str, bytes]:
     path = box.inner / "net.safetensors"
     with Writer(path, cell.training) as writer:
         writer.save(state_of(cell))
-    found = {"resume": path.read_bytes(), "checkpoint": job.runner.source(cell.training).path.read_bytes()}
+    found = {"resume": path.read_bytes(), "checkpoint": job.materials.source(cell.training).path.read_bytes()}
     write_checkpoint(path, {"mean": torch.ones(3)}, Calibration(0.5, 0.5, 1.0)._asdict())
     return {**found, "fitted": path.read_bytes()}
 
@@ -420,10 +420,10 @@ def test_checkpoints(box: Box, job: api.Job, files: dict[str, bytes], data: st.D
         if kind == "resume":
             resume(state_of(cell), path, cell.training)
         elif kind == "fitted":
-            job.runner._read_fitted(path)
+            job.runner.at_hand.read_fitted(path)
         else:
             checkpoint = read_checkpoint(path)
-            check_accuracy(job.runner.subject(cell, checkpoint), cell, checkpoint)
+            check_accuracy(job.materials.subject(cell, checkpoint), cell, checkpoint)
 
 
 @given(data=st.data())

@@ -19,7 +19,7 @@ from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_
 from rrbench.bench.plot import draw
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import UseError
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.progress import PassedOn
 from rrbench.protocols import Outputs
@@ -132,7 +132,7 @@ def test_an_epoch_is_timed_alone_and_plainly_at_the_first_rate(tmp_path: Path, m
         take(step, positions, rate)
 
     monkeypatch.setattr(Step, "take", noted)
-    ours, plain = training.training(job.runner, example)
+    ours, plain = training.training(job.materials, example)
     assert seen == {(example.recipe.learning_rate, True)}  # both with kernels that cuDNN tried
     assert (ours.implementation, plain.implementation) == ("rrbench", "plain step")
     for each in (ours, plain):
@@ -150,7 +150,7 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     recipe, report = {"batch": 512, "choose_by": "pgd1"}, PassedOn(said.append)
     job = prepare("rr", "clean", frameworks="pgd-at(steps=1)", out=tmp_path, recipe=recipe, report=report)
     (example,) = job.plan.checkpoints()
-    told = training.curve(job.runner, example)
+    told = training.curve(job.materials, example)
     first = next(told)
     # A run that is cut short keeps the epochs it has seen.
     assert not any("trained" in line for line in said)
@@ -193,11 +193,11 @@ def test_of_trainings_side_by_side_the_mean_counts(tmp_path: Path, monkeypatch: 
     job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path)
     (example,) = job.plan.checkpoints()
 
-    def train(runner: Runner, each: Training, folder: Path) -> Iterator[Epoch]:
+    def train(materials: Materials, each: Training, folder: Path) -> Iterator[Epoch]:
         yield from (Epoch({}, seconds=100.0), Epoch({}, seconds=1.0 + each.seed))
 
     monkeypatch.setattr(training, "_train", train)
-    assert training._epoch_seconds(job.runner, example, 4) == (2.5, None)
+    assert training._epoch_seconds(job.materials, example, 4) == (2.5, None)
 
 
 def test_nobody_waits_for_a_training_that_failed() -> None:

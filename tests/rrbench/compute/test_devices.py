@@ -85,4 +85,4 @@ def test_whoever_prepares_a_run_hears_of_compiling(bench: Any, monkeypatch: pyte
     told: list[tuple[torch.device, Report]] = []
     monkeypatch.setattr("rrbench.api.tell_compiling", lambda *asked: told.append(asked))
     job = bench.prepare("confidence", "clean")
-    assert told == [(job.runner.device, bench.report)]
+    assert told == [(job.materials.device, bench.report)]

@@ -15,7 +15,7 @@ import torch
 from rrbench.compute.turns import TURNS, Turns
 from rrbench.engines.side_by_side import beside
 from rrbench.measuring import pack
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.materials import Materials
 from rrbench.measuring.store import Store
 from rrbench.names import Choice
 from rrbench.planning.cells import Training
@@ -175,20 +175,20 @@ def trainings(count: int) -> list[Training]:
 def test_no_training_captures_while_another_does_more_than_replay(
     tmp_path: Path, gpu_like: None, one_thread: None
 ) -> None:
-    runner = Runner(Store(tmp_path), torch.device("cpu"), "fp32", (), retrain=True)
-    runner.store.prepare()
+    materials = Materials(Store(tmp_path), torch.device("cpu"), "fp32", (), retrain=True)
+    materials.store.prepare()
 
     def work(training: Training) -> str:
-        checkpoint = runner.checkpoint(training)
-        return pack.add(tmp_path / "zoo", runner, training, checkpoint, "test").trained_as
+        checkpoint = materials.checkpoint(training)
+        return pack.add(tmp_path / "zoo", materials, training, checkpoint, "test").trained_as
 
-    ended = beside(runner, trainings(3), work, jobs=3)
+    ended = beside(materials, trainings(3), work, jobs=3)
     assert [each.get() for each in ended] == ["standard"] * 3
     assert Watched.captures > 10
     assert set(Watched.met) == {0}
 
 
-class Cut(Runner):
+class Cut(Materials):
     """Judges every training on so many images as no other: cuDNN tries its kernels anew, and waits for the device."""
 
     def data(self, dataset: Choice, split: Split) -> Batch:
@@ -204,8 +204,8 @@ OWN = threading.local()
 @pytest.mark.timeout(600)
 def test_on_a_gpu_no_capture_is_broken_however_trainings_meet(tmp_path: Path) -> None:
     spoken = Spoken()
-    runner = Cut(Store(tmp_path), torch.device("cuda"), "bf16", (), retrain=True, report=spoken)
-    runner.store.prepare()
+    materials = Cut(Store(tmp_path), torch.device("cuda"), "bf16", (), retrain=True, report=spoken)
+    materials.store.prepare()
     request = Request(["confidence", "rr"], ["clean"], network="resnet18", frameworks=["pgd-at(steps=2)"])
     two = list(make_plan(request, load_preset("quick")).checkpoints())
     drops = (Fraction(1, 3), Fraction(2, 3), Fraction(5, 6))
@@ -217,11 +217,11 @@ def test_on_a_gpu_no_capture_is_broken_however_trainings_meet(tmp_path: Path) ->
 
     def work(training: Training) -> int:
         OWN.size = 200 + 5 * training.seed
-        checkpoint = runner.checkpoint(training)
-        pack.add(tmp_path / "zoo", runner, training, checkpoint, "test")
+        checkpoint = materials.checkpoint(training)
+        pack.add(tmp_path / "zoo", materials, training, checkpoint, "test")
         return len(checkpoint.facts["log"])
 
-    ended = beside(runner, chosen, work, jobs=2)
+    ended = beside(materials, chosen, work, jobs=2)
     assert [line for line in spoken.lines if "captured" in line or "failed" in line] == []
     assert [each.get() for each in ended] == [2 + seed % 5 for seed in range(30)]
     assert len(list((tmp_path / "zoo").glob("*.safetensors"))) == 30

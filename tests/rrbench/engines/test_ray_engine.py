@@ -17,12 +17,12 @@ import ray
 from ray.cluster_utils import Cluster
 
 from rrbench import api, engines, zoo
+from rrbench.deadline import Deadline
 from rrbench.engines import cluster as engine
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import UseError
 from rrbench.files import provenance
 from rrbench.files.arrays import load_arrays, save_arrays
-from rrbench.measuring.deadline import Deadline
 from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow, read_rows
@@ -222,7 +222,7 @@ def test_a_time_limit_ends_the_workers_cleanly_and_a_later_run_goes_on(
 ) -> None:
     heard = Heard([])
     job = prepare(tmp_path, "pgd3", engine="ray", report=heard, stop_after="1h")
-    job.runner.deadline = Deadline("1h", time.time() + 1)  # a worker takes longer than that to start
+    job.materials.deadline = Deadline("1h", time.time() + 1)  # a worker takes longer than that to start
     assert len(api.execute(job, ["a test"])) < 4
     assert any(line.startswith("stopped after 1h: ") and line.endswith("to go on") for line in heard.lines)
     assert not any("failed" in line for line in heard.lines)
@@ -290,7 +290,7 @@ def test_a_node_that_would_do_other_work_is_refused(tmp_path: Path, monkeypatch:
     (unit,) = job.runner.units(job.plan)
     with pytest.raises(UseError, match="another version of rrbench, of a plugin or of the zoo"):
         Worker(orders, print).work(unit, ["another"])
-    assert Worker(orders, print).work(unit, job.runner.keys(unit.cells))
+    assert Worker(orders, print).work(unit, job.materials.keys(unit.cells))
 
 
 def test_a_worker_passes_on_that_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,17 +305,17 @@ def test_a_worker_passes_on_that_it_compiles(tmp_path: Path, monkeypatch: pytest
 
 def test_once_an_attack_is_stored_only_the_rejector_that_kills_is_given_up(tmp_path: Path, plugin: Path) -> None:
     job = prepare(tmp_path, "clean", report=Heard([]))
-    job.runner.store.prepare()
+    job.materials.store.prepare()
     unit = next(unit for unit in job.runner.units(job.plan) if len(unit.cells) == 2 and not unit.is_training)
     first, second = unit.cells
-    path = job.runner.store.attack_path(first.attack_key(job.runner.source(unit.training).key, "fp32"))
+    path = job.materials.store.attack_path(first.attack_key(job.materials.source(unit.training).key, "fp32"))
     save_arrays(path, {"vanished": np.asarray(0.0)})
     left = job.runner.give_up(unit, "it died")
     assert left is not None
     assert left.cells == (second,)
-    assert [(row.rejector, row.error) for row in job.runner.store.rebuild_rows(Silent()).values()] == [
+    assert [(row.rejector, row.error) for row in job.materials.store.rebuild_rows(Silent()).values()] == [
         ("confidence", "it died")
     ]
     path.unlink()
     assert job.runner.give_up(left, "it died again") is None
-    assert len(job.runner.store.rebuild_rows(Silent())) == 2
+    assert len(job.materials.store.rebuild_rows(Silent())) == 2

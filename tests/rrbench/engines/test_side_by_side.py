@@ -15,7 +15,7 @@ import torch
 from rrbench import zoo
 from rrbench.engines.side_by_side import Stoppable, beside, default_jobs
 from rrbench.errors import CellError
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.materials import Materials
 from rrbench.measuring.store import Store
 from rrbench.planning.cells import Training
 from rrbench.planning.plan import Request, make_plan
@@ -28,8 +28,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    found = Runner(Store(tmp_path), CPU, "fp32", (), retrain=True)
+def materials(tmp_path: Path) -> Materials:
+    found = Materials(Store(tmp_path), CPU, "fp32", (), retrain=True)
     found.store.prepare()
     return found
 
@@ -43,17 +43,17 @@ def trainings(count: int) -> list[Training]:
     return [replace(first, seed=seed) for seed in range(count)]
 
 
-def test_side_by_side_they_end_as_one_after_the_other(runner: Runner, tmp_path: Path, one_thread: None) -> None:
-    alone = Runner(Store(tmp_path / "alone"), CPU, "fp32", (), retrain=True)
+def test_side_by_side_they_end_as_one_after_the_other(materials: Materials, tmp_path: Path, one_thread: None) -> None:
+    alone = Materials(Store(tmp_path / "alone"), CPU, "fp32", (), retrain=True)
     alone.store.prepare()
-    together = [each.get() for each in beside(runner, trainings(2), runner.checkpoint, jobs=2)]
+    together = [each.get() for each in beside(materials, trainings(2), materials.checkpoint, jobs=2)]
     assert [each.sha256 for each in together] == [alone.checkpoint(each).sha256 for each in trainings(2)]
     assert together[0].sha256 != together[1].sha256
 
 
-def test_an_error_ends_its_own_training_alone_and_is_told_at_once(runner: Runner) -> None:
+def test_an_error_ends_its_own_training_alone_and_is_told_at_once(materials: Materials) -> None:
     told = threading.Event()
-    runner.report = spoken = Spoken(told.set)
+    materials.report = spoken = Spoken(told.set)
 
     def work(training: Training) -> int:
         if training.seed == 0:
@@ -61,25 +61,25 @@ def test_an_error_ends_its_own_training_alone_and_is_told_at_once(runner: Runner
         assert told.wait(10), "the error waits for the others"
         return training.seed
 
-    ended = beside(runner, trainings(3), work, jobs=2)
+    ended = beside(materials, trainings(3), work, jobs=2)
     assert spoken.lines == ["failed: training standard+rr: diverged"]
     assert [each.result for each in ended] == [None, 1, 2]
-    assert runner.report is spoken
+    assert materials.report is spoken
     with pytest.raises(CellError, match="diverged"):
         ended[0].get()
 
 
-def test_an_exit_ends_its_own_training_alone(runner: Runner) -> None:
+def test_an_exit_ends_its_own_training_alone(materials: Materials) -> None:
     def work(training: Training) -> int:
         return sys.exit(0) if training.seed == 0 else training.seed
 
-    exited, *others = beside(runner, trainings(3), work, jobs=2)
+    exited, *others = beside(materials, trainings(3), work, jobs=2)
     assert isinstance(exited.error, CellError)
     assert str(exited.error).startswith("a plugin tried to end the process (SystemExit: 0)")
     assert [each.result for each in others] == [1, 2]
 
 
-def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(runner: Runner) -> None:
+def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(materials: Materials) -> None:
     held: list[weakref.ref[torch.nn.Module]] = []
 
     def fails() -> None:
@@ -96,7 +96,7 @@ def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(runner
         gc.collect()
         return held[0]() is None
 
-    failed, later = beside(runner, trainings(2), work, jobs=1)
+    failed, later = beside(materials, trainings(2), work, jobs=1)
     assert isinstance(failed.error, torch.OutOfMemoryError)
     assert later.get()
 
@@ -132,14 +132,14 @@ def test_an_error_in_one_of_two_leaves_the_other_whole(
     assert {path.name: path.read_bytes() for path in (tmp_path / "one" / "checkpoints").iterdir()} == whole
 
 
-def test_an_interrupt_ends_the_others_where_they_report(runner: Runner) -> None:
+def test_an_interrupt_ends_the_others_where_they_report(materials: Materials) -> None:
     ended, begun = threading.Event(), threading.Event()
 
     def work(training: Training) -> None:
         if training.seed == 0:
             begun.wait(10)
             raise KeyboardInterrupt
-        with runner.report.task("long", 1.0) as advance:
+        with materials.report.task("long", 1.0) as advance:
             begun.set()
             try:
                 while True:
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_the_others_where_they_report(runner: Runner) -> None:
                 raise
 
     with pytest.raises(KeyboardInterrupt):
-        beside(runner, trainings(2), work, jobs=2)
+        beside(materials, trainings(2), work, jobs=2)
     assert ended.is_set()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rrbench.api import prepare
+from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import local
 from rrbench.errors import StoppedError, UseError
-from rrbench.measuring.deadline import Deadline, read_deadline
 from rrbench.measuring.store import Store
 from rrbench.planning.units import Unit
 from rrbench_baselines.confidence import Confidence
@@ -187,7 +187,7 @@ def test_a_full_disk_in_one_training_is_not_hidden_by_the_time_limit_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = prepare("rr,ebd", "clean", out=tmp_path, device="cpu", retrain=True)
-    job.runner.store.prepare()
+    job.materials.store.prepare()
     monkeypatch.setattr(local, "default_jobs", lambda device: 2)
 
     def work(unit: Unit) -> bool:

@@ -24,7 +24,7 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.files.disk import HERE
 from rrbench.frameworks.standard import Standard
-from rrbench.measuring import runner
+from rrbench.measuring import attacking
 from rrbench.measuring.estimate import describe_plan
 from rrbench.measuring.evaluation import run_attack
 from rrbench.measuring.store import Store
@@ -181,7 +181,7 @@ def test_a_signal_ends_a_run_with_what_is_kept(
                 raise
         return run_attack(*arguments)
 
-    monkeypatch.setattr(runner, "run_attack", dying)
+    monkeypatch.setattr(attacking, "run_attack", dying)
     before = signal.getsignal(signal.SIGTERM)
     words = ["run", *bench.arguments(), "--rejectors", "confidence,t-con", "--attacks", "pgd1,pgd2"]
     answer = command(*words)
@@ -409,7 +409,7 @@ def test_a_damaged_checkpoint_of_the_zoo_is_one_line(
 ) -> None:
     job = bench.prepare("confidence", "clean")
     (training,) = job.plan.checkpoints()
-    made = job.runner.checkpoint(training)
+    made = job.materials.checkpoint(training)
     folder = tmp_path / "zoo"
     folder.mkdir()
     shutil.copyfile(made.path, folder / "net.safetensors")

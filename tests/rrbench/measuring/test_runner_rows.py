@@ -31,7 +31,7 @@ def only_network(bench: Any) -> tuple[nn.Module, Batch]:
     job = bench.prepare("confidence", "clean")
     training = job.plan.cells[0].training
     network = train.build_network(training, Digits.info, build(Rejector, training.rejector))
-    load_weights(network, job.runner.checkpoint(training))
+    load_weights(network, job.materials.checkpoint(training))
     return network.eval().requires_grad_(False), Digits().load("test").at(slice(60))
 
 

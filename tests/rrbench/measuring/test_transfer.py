@@ -107,7 +107,7 @@ def test_on_linear_networks_the_images_and_the_accuracy_are_those_of_a_hand_calc
     weights = {"standard": OTHER, "pgd-at": VICTIM}
     for training in job.plan.trainings():
         facts = describe_training(training)
-        write_checkpoint(job.runner.source(training).path, {"weights": weights[training.trained_as]}, facts)
+        write_checkpoint(job.materials.source(training).path, {"weights": weights[training.trained_as]}, facts)
     rows = by_attack(api.execute(job, ["a test"]))
     transfer = f"transfer(standard,by={last})"
     assert {name: row.acc_all for name, row in rows.items()} == {
@@ -124,7 +124,7 @@ def test_on_linear_networks_the_images_and_the_accuracy_are_those_of_a_hand_calc
 
 def test_from_a_network_of_the_very_same_weights_the_row_is_that_of_the_plain_attack(bench: Any) -> None:
     job = bench.prepare("rr", f"pgd3,{TRANSFER}")
-    victim, other = (job.runner.source(training).path for training in job.plan.trainings())
+    victim, other = (job.materials.source(training).path for training in job.plan.trainings())
     same = read_checkpoint(victim)
     bare = {name: tensor for name, tensor in same.tensors.items() if not name.startswith("head")}
     assert len(bare) < len(same.tensors)
@@ -247,7 +247,7 @@ def test_a_dry_run_counts_its_gradients_once(bench: Any) -> None:
     job = bench.prepare("rr,ebd", TRANSFER)
     text = describe_plan(job.plan, job.runner)
     assert "\n180 gradient evaluations" in text  # 3 for each of 60 inputs, for both victims together
-    assert sum(seconds > 0 for seconds in seconds_of(job.runner.units(job.plan), job.runner)) == 1
+    assert sum(seconds > 0 for seconds in seconds_of(job.runner.units(job.plan), job.materials)) == 1
     job = bench.prepare("rr,ebd,confidence", f"pgd3,{TRANSFER}")
     assert "\n540 gradient evaluations" in describe_plan(job.plan, job.runner)
     bench.measure("confidence", "pgd3")

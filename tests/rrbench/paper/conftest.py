@@ -1,4 +1,4 @@
-"""Made-up rows for the paper's cells, labelled by the runner as real ones are."""
+"""Made-up rows for the paper's cells, labelled as real ones are."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,9 @@ from functools import cache
 import pytest
 import torch
 
-from rrbench.measuring.runner import Runner
+from rrbench.measuring.at_hand import AtHand
+from rrbench.measuring.materials import Materials
+from rrbench.measuring.row_writer import RowWriter
 from rrbench.measuring.store import Store
 from rrbench.paper.planning import plan_missing
 from rrbench.paper.tabulate import Selection
@@ -40,7 +42,8 @@ def made_up(index: int, row: ResultRow) -> ResultRow:
 @pytest.fixture(scope="session")
 def rows_for(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Make one row for everything that a table wants."""
-    runner = Runner(Store(tmp_path_factory.mktemp("runs")), torch.device("cpu"), "fp32", ())
+    materials = Materials(Store(tmp_path_factory.mktemp("runs")), torch.device("cpu"), "fp32", ())
+    writer = RowWriter(materials, AtHand(materials))
 
     @cache
     def made(paper: str, seed: int, words: tuple[tuple[str, str], ...]) -> tuple[ResultRow, ...]:
@@ -54,7 +57,7 @@ def rows_for(tmp_path_factory: pytest.TempPathFactory) -> Make:
             is_pooled = cell.dataset.name == "cifar10-c" and "severity" not in str(cell.dataset)
             rows.append(
                 dataclasses.replace(
-                    runner._row(cell, describe_training(cell.training)["recipe"]),
+                    writer.begin(cell, describe_training(cell.training)["recipe"]),
                     n=info.test_size * (5 if is_pooled else 1),
                 )
             )

@@ -82,10 +82,10 @@ def test_a_checkpoint_of_another_recipe_fills_no_table(rr_zoo: Path) -> None:
     exact = dataclasses.replace(short, file="exact.safetensors", recipe=recipe, epochs=29)
     (rr_zoo / exact.file).touch()
     write_index(rr_zoo, [short, exact])
-    runner = prepare_table("table6").runner
-    assert runner.source(training).path.name == "exact.safetensors"
+    materials = prepare_table("table6").materials
+    assert materials.source(training).path.name == "exact.safetensors"
     (rr_zoo / exact.file).unlink()
-    assert runner.source(training).path.name == "rr.safetensors"  # by name any recipe will do, if its file is there
+    assert materials.source(training).path.name == "rr.safetensors"  # by name any recipe will do, if its file is there
 
 
 def test_what_is_asked_for_by_name_must_be_in_the_zoo(rr_zoo: Path) -> None:

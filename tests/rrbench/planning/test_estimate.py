@@ -10,6 +10,7 @@ import torch
 from rrbench.compute.devices import describe
 from rrbench.files.arrays import save_arrays
 from rrbench.measuring.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
+from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Runner
 from rrbench.measuring.store import Store
 from rrbench.planning.cells import Plan
@@ -28,13 +29,13 @@ def plan(rejectors: Sequence[str], attacks: Sequence[str], preset: str = "quick"
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     # Without the checkpoints of the package, so that every cost shows.
-    return Runner(Store(tmp_path), CPU, "fp32", (), retrain=True)
+    return Runner(Materials(Store(tmp_path), CPU, "fp32", (), retrain=True))
 
 
 def finished(runner: Runner, key: str, **changes: Any) -> None:
     row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 100)
     row = replace(row, **{"seconds": 1.0, "gradients": 10.0, "device": describe(CPU), **changes})
-    runner.store.save_cell(CellRecord(key, "", row, {"checkpoint": ""}, {}))
+    runner.materials.store.save_cell(CellRecord(key, "", row, {"checkpoint": ""}, {}))
 
 
 @pytest.mark.parametrize(
@@ -103,13 +104,13 @@ def test_an_attack_without_a_budget_takes_its_time_in_float32() -> None:
 def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
     planned = plan(["confidence", "kd"], ["pgd10", "pgd20"])
     (training,) = planned.checkpoints()
-    source = runner.source(training)
+    source = runner.materials.source(training)
     source.path.parent.mkdir(parents=True)
     source.path.write_bytes(b"weights")
     ten = next(cell for cell in planned.cells if str(cell.attack) == "pgd10")
     twenty = next(cell for cell in planned.cells if str(cell.attack) == "pgd20")
     finished(runner, ten.key(source.key, "fp32"), gradients=None)
-    moved = runner.store.attack_path(twenty.attack_key(source.key, "fp32"))
+    moved = runner.materials.store.attack_path(twenty.attack_key(source.key, "fp32"))
     save_arrays(moved, {"vanished": np.asarray(0.0)})
     lines = describe_plan(planned, runner).splitlines()[2:9]
     assert [line.rsplit("  ", 1)[1] for line in lines] == [
@@ -127,23 +128,23 @@ def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
 def test_a_failed_cell_will_be_run_again(runner: Runner) -> None:
     planned = plan(["confidence"], ["pgd10"])
     cell = planned.cells[-1]
-    finished(runner, cell.key(runner.source(cell.training).key, "fp32"), status="failed")
+    finished(runner, cell.key(runner.materials.source(cell.training).key, "fp32"), status="failed")
     assert "3,600  to be run" in describe_plan(planned, runner)
 
 
 def test_the_rate_is_the_median_of_what_this_folder_measured_on_this_device(runner: Runner) -> None:
-    assert rates_here("small-cnn", runner) == RATES["small-cnn", "cpu"]
+    assert rates_here("small-cnn", runner.materials) == RATES["small-cnn", "cpu"]
     for index, seconds in enumerate([1.0, 2.0, 100.0]):
         finished(runner, f"cell{index}", seconds=seconds)
     finished(runner, "clean", gradients=0.0)
     finished(runner, "elsewhere", device="another", seconds=0.001)
     finished(runner, "other", network="resnet18", seconds=0.001)
-    assert rates_here("small-cnn", runner) == RATES["small-cnn", "cpu"]._replace(attack=10 * 100 / 2.0)
-    assert rates_here("resnet18", runner).attack == 10 * 100 / 0.001
+    assert rates_here("small-cnn", runner.materials) == RATES["small-cnn", "cpu"]._replace(attack=10 * 100 / 2.0)
+    assert rates_here("resnet18", runner.materials).attack == 10 * 100 / 0.001
 
 
 def test_a_network_that_nobody_measured_is_taken_for_a_resnet_on_the_same_kind_of_device(runner: Runner) -> None:
-    assert rates_here("mine", runner) == RATES["resnet18", "cpu"]
+    assert rates_here("mine", runner.materials) == RATES["resnet18", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_a_network_that_nobody_measured_is_taken_for_a_resnet_on_the_same_kind_o
 def test_the_time_is_shown_in_its_unit(runner: Runner, rate_of_this_machine: float, shown: str) -> None:
     planned = plan(["confidence"], ["pgd10"])
     (training,) = planned.checkpoints()
-    path = runner.source(training).path
+    path = runner.materials.source(training).path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"weights")
     finished(runner, "measured", gradients=10.0, seconds=10 * 100 / rate_of_this_machine)

@@ -69,9 +69,9 @@ def test_weights_come_back_also_after_an_error() -> None:
 
 
 def test_a_checkpoint_holds_the_mean_of_the_hand_written_updates(empty: Any) -> None:
-    runner, training = planned(empty, "recorded", epochs=2, average=0.5)
-    runner.checkpoint(training)
-    after = read_checkpoint(runner.store.checkpoint_files(training.key).last).tensors
+    materials, training = planned(empty, "recorded", epochs=2, average=0.5)
+    materials.checkpoint(training)
+    after = read_checkpoint(materials.store.checkpoint_files(training.key).last).tensors
     data = Digits().load("train")
     place = {int(example): position for position, example in enumerate(data.ids)}
     network = train.build_network(training, Digits.info, build(Rejector, training.rejector)).train()

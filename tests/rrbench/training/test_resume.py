@@ -25,10 +25,10 @@ def test_a_training_stopped_anywhere_and_run_again_ends_with_the_same_bits(
     empty.out = tmp_path / "disturbed"
     for stop, finished in ((2, 0), (4, 1), (3, 2)):  # an epoch has two steps
         monkeypatch.setattr(Fused, "fuse", stop)
-        runner, training = planned(empty, "fused(steps=1)", "rr", epochs=3)
-        files = runner.store.checkpoint_files(training.key)
+        materials, training = planned(empty, "fused(steps=1)", "rr", epochs=3)
+        files = materials.store.checkpoint_files(training.key)
         with pytest.raises(KeyboardInterrupt):
-            runner.checkpoint(training)
+            materials.checkpoint(training)
         assert (read_checkpoint(files.resume).facts["epoch"] if files.resume.is_file() else 0) == finished
         assert not files.chosen.exists()
     monkeypatch.setattr(Fused, "fuse", -1)
@@ -62,14 +62,14 @@ def interrupt(*arguments: object) -> None:
 
 
 def test_a_damaged_or_foreign_resume_file_is_one_line(empty: Any) -> None:
-    runner, training = planned(empty, "standard", epochs=1)
-    files = runner.store.checkpoint_files(training.key)
+    materials, training = planned(empty, "standard", epochs=1)
+    files = materials.store.checkpoint_files(training.key)
     write_checkpoint(files.resume, {}, {"key": "another", "epoch": 1})
     with pytest.raises(UseError, match="belongs to another training; delete it"):
-        runner.checkpoint(training)
+        materials.checkpoint(training)
     files.resume.write_bytes(b"half a file")
     with pytest.raises(UseError, match="truncated or damaged"):
-        runner.checkpoint(training)
+        materials.checkpoint(training)
 
 
 def test_an_epoch_is_written_as_it_ended_while_the_next_one_trains(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_an_epoch_is_written_as_it_ended_while_the_next_one_trains(empty: Any, m
 
 
 def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, training = planned(empty, "standard", epochs=3)
-    files = runner.store.checkpoint_files(training.key)
+    materials, training = planned(empty, "standard", epochs=3)
+    files = materials.store.checkpoint_files(training.key)
 
     def slow(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
         time.sleep(0.2)
@@ -102,11 +102,11 @@ def test_who_stops_after_an_epoch_finds_it_written(empty: Any, monkeypatch: pyte
     monkeypatch.setattr("rrbench.training.resume.write_checkpoint", slow)
     going = train.epochs(
         training,
-        lambda split: runner.data(training.dataset, split),
+        lambda split: materials.data(training.dataset, split),
         files,
-        device=runner.device,
+        device=materials.device,
         precision="fp32",
-        report=runner.report,
+        report=materials.report,
     )
     assert isinstance(going, Generator)
     assert next(going).record["epoch"] == 1

@@ -55,9 +55,9 @@ def test_the_schedule_shrinks_and_stretches_with_the_epochs(epochs: int, batches
 
 
 def test_two_steps_are_the_hand_written_update_of_momentum_and_decay(empty: Any) -> None:
-    runner, training = planned(empty, "recorded", epochs=1)
-    runner.checkpoint(training)
-    after = read_checkpoint(runner.store.checkpoint_files(training.key).last).tensors
+    materials, training = planned(empty, "recorded", epochs=1)
+    materials.checkpoint(training)
+    after = read_checkpoint(materials.store.checkpoint_files(training.key).last).tensors
     data = Digits().load("train")
     place = {int(example): position for position, example in enumerate(data.ids)}
     assert [len(ids) for ids in Recorded.seen] == [539, 538], "the last partial batch is kept"
@@ -130,7 +130,7 @@ def test_standard_training_is_attacked_only_at_its_end(empty: Any) -> None:
 def test_the_log_says_what_the_chosen_epoch_reaches(bench: Any) -> None:
     job = bench.prepare("confidence", "clean")
     training = job.plan.cells[0].training
-    checkpoint = job.runner.checkpoint(training)
+    checkpoint = job.materials.checkpoint(training)
     log, chosen = checkpoint.facts["log"], checkpoint.facts["epoch"]
     best = max(record["robust_accuracy"] for record in log)
     assert [record["epoch"] for record in log] == [1, 2, 3]

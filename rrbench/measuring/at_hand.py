@@ -1,0 +1,99 @@
+"""What is at hand of a checkpoint: its network with the data, its victims, what they say of clean inputs."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rrbench.errors import UseError
+from rrbench.files.arrays import save_arrays
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.measuring.materials import Materials, Source, check_accuracy
+from rrbench.measuring.subject import Subject, to_numpy
+from rrbench.metrics.deployment import Clean
+from rrbench.names import Choice
+from rrbench.planning.cells import Cell, Training
+from rrbench.plugins.registry import build
+from rrbench.protocols import Calibration, Rejector, Victim
+
+Wanted = tuple[Training, Choice, int | None, Choice | None]  # checkpoint, data, limit, a rejector that looks again
+
+
+class Opened(NamedTuple):
+    """A checkpoint that was read, and its network with the data of a cell."""
+
+    source: Source
+    checkpoint: Checkpoint
+    subject: Subject
+
+
+@dataclass
+class AtHand:
+    """Opens checkpoints; what belongs to the last one stays at hand, since the cells of a checkpoint come together."""
+
+    materials: Materials
+    _opened: dict[Wanted, Opened] = field(default_factory=dict)
+    _cleans: dict[str, Clean] = field(default_factory=dict)  # what rejectors say of clean inputs, by victim
+
+    def opened(self, cell: Cell) -> Opened:
+        """Return a cell's checkpoint and its network with the data, checked; another checkpoint's are let go."""
+        if any(training != cell.training for training, *_ in self._opened):
+            self._opened.clear()
+            self._cleans.clear()
+        looks = cell.rejector if build(Rejector, cell.rejector).has_look() else None
+        wanted = cell.training, cell.dataset, cell.limit, looks
+        if wanted not in self._opened:
+            self._opened[wanted] = self.open_beside(cell)
+        return self._opened[wanted]
+
+    def open_beside(self, cell: Cell) -> Opened:
+        """Open a cell's checkpoint for once, and leave at hand what is at hand."""
+        source = self.materials.source(cell.training)
+        checkpoint = self.materials.read(cell.training, source)
+        subject = self.materials.subject(cell, checkpoint)
+        check_accuracy(subject, cell, checkpoint)
+        return Opened(source, checkpoint, subject)
+
+    def clean(self, key: str, subject: Subject, rejector: Rejector) -> Clean:
+        """Return what a victim's rejector says of clean inputs; `key` names the victim."""
+        if key not in self._cleans:
+            self._cleans[key] = subject.clean(rejector)
+        return self._cleans[key]
+
+    def victim(self, opened: Opened, cell: Cell) -> Victim:
+        """Return the fitted, calibrated victim, from the store where it was fitted before."""
+        materials, rejector = self.materials, build(Rejector, cell.rejector)
+        key = cell.victim_key(opened.source.key)
+        path = materials.store.fitted_path(key)
+        saved = self.read_fitted(path)
+        if saved is None:
+            with materials.store.lock(f"fit-{key}", materials.report, materials.deadline):
+                saved = self.read_fitted(path)
+                if saved is None:
+                    victim = opened.subject.victim(rejector, needs_scale=cell.is_adaptive)
+                    assert victim.calibration is not None
+                    write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
+                    return victim
+        rejector.fitted = {name: tensor.to(materials.device) for name, tensor in saved.tensors.items()}
+        facts = {**saved.facts, "folds": tuple(saved.facts["folds"])}
+        return Victim(opened.subject.network, rejector, Calibration(**facts))
+
+    def read_fitted(self, path: Path) -> Checkpoint | None:
+        """Read what a rejector learnt; a damaged file is named and made again."""
+        if not path.is_file():
+            return None
+        try:
+            saved = read_checkpoint(path)
+            if saved.facts.keys() != set(Calibration._fields):
+                raise UseError(f"{path} is no fitted rejector of this version")
+            return saved
+        except UseError as error:
+            self.materials.report.line(f"{error}; it is made again")
+            path.unlink(missing_ok=True)
+            return None
+
+    def keep_training(self, cell: Cell, path: Path) -> None:
+        """Store what the network says of its clean training images: the t-SNE figure shows those features."""
+        train = self.materials.data(cell.training.dataset, "train")
+        outputs = self.opened(cell).subject.judge(train.images)
+        arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
+        save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)

@@ -1,0 +1,118 @@
+"""Runs attacks, or finds their answers where they were run before: alone, in an ensemble, behind a transfer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rrbench.measuring.answers import Answers, has_answers, kept_of, load_answers, save_answers, shrink
+from rrbench.measuring.at_hand import AtHand, Opened
+from rrbench.measuring.evaluation import Attacked, fresh_member, run_attack, take_over
+from rrbench.measuring.materials import Materials
+from rrbench.names import Choice
+from rrbench.planning.cells import Cell, Plan, Training
+from rrbench.plugins.registry import build
+from rrbench.protocols import Attack, Batch, Member, Moved, Rejector, Victim
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """The answers of the attacks in a work folder; what is not there yet is attacked."""
+
+    materials: Materials
+    at_hand: AtHand
+    keep: frozenset[str] = frozenset()  # of {"images", "features"}: what stays when all rows are written
+
+    def answers(self, opened: Opened, cells: Sequence[Cell], *, is_member: bool) -> Answers:
+        """Return the answers of the attack that these cells share; `is_member`: others will come for its images."""
+        first = cells[0]
+        key = self.materials.attack_key(first)
+        needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
+        found = self._load(key, with_features=needs_features, with_images="images" in self.keep)
+        if found is not None:
+            return found
+        attacked = self._attack(opened, first)
+        is_shared = not first.is_adaptive
+        return self._save(key, attacked, with_features=needs_features, with_images=is_member, is_shared=is_shared)
+
+    def has_answers(self, cell: Cell) -> bool:
+        """Tell whether a cell's attack need not be run again."""
+        return has_answers(self.materials.store, self.materials.attack_key(cell))
+
+    def shrink(self, cell: Cell) -> None:
+        """Drop the features and images of a cell's attack that nobody asked to keep."""
+        shrink(self.materials.store, self.materials.attack_key(cell), self.keep)
+
+    def shrink_members(self, plan: Plan, training: Training) -> None:
+        """Shrink what was moved on a network and kept whole for others, by this run or by one that was stopped."""
+        cells = [cell for cell in plan.cells if training in cell.trainings]
+        members = [cell.member(choice) for cell in cells for choice in cell.members]
+        for member in dict.fromkeys(member for member in members if member.training == training):
+            self.shrink(member)
+
+    def _load(self, key: str, *, with_features: bool, with_images: bool) -> Answers | None:
+        materials = self.materials
+        return load_answers(
+            materials.store, key, materials.device, with_features=with_features, with_images=with_images
+        )
+
+    def _save(
+        self, key: str, attacked: Attacked, *, with_features: bool, with_images: bool, is_shared: bool = True
+    ) -> Answers:
+        """Store an attack's answers, and with them what earlier runs or this one were asked to keep.
+
+        Whole until it has served: a run that is killed must find the features, an ensemble or a transfer the images.
+        """
+        kept = kept_of(self.materials.store, key) | self.keep
+        return save_answers(
+            self.materials.store,
+            key,
+            attacked,
+            with_features=with_features or "features" in kept,
+            with_images=with_images or "images" in kept,
+            kept=kept,
+            is_shared=is_shared,
+        )
+
+    def _attack(self, opened: Opened, cell: Cell) -> Attacked:
+        subject = opened.subject
+        if cell.moved_on is not None:
+            return take_over(subject, self._moved_elsewhere(cell), cell.area)
+        attack = build(Attack, cell.attack)
+        # An attack that does not look at the rejector must not fail because one of its rejectors cannot be fitted.
+        blind = Victim(subject.network, build(Rejector, cell.rejector))
+        victim = self.at_hand.victim(opened, cell) if attack.is_adaptive else blind
+        gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
+        task = f"{cell.label} ({gradients} gradients an image)"
+        with self.materials.report.task(task, subject.test().size) as advance:
+            members = [(str(choice), self._member(cell, choice)) for choice in cell.members]
+            return run_attack(subject, victim, attack, cell.attack.name, cell.area, cell.seed, advance, members)
+
+    def _moved_elsewhere(self, cell: Cell) -> Attacked:
+        """Return what a transfer takes over, as the other network's own row has it: from the store, or moved now."""
+        (choice,) = cell.members
+        other = cell.member(choice)
+        materials, key = self.materials, self.materials.attack_key(other)
+        # Transfers to several networks may be under way: the first moves the images for all.
+        with materials.store.lock(f"attack-{key}", materials.report, materials.deadline):
+            found = self._load(key, with_features=False, with_images=True)
+            if found is None:
+                attacked = self._attack(self.at_hand.open_beside(other), other)
+                found = self._save(key, attacked, with_features=False, with_images=True)
+        return found.attacked
+
+    def _member(self, cell: Cell, choice: Choice) -> Member:
+        """Return an attack of an ensemble: its stored answers where it was run, else the attack itself."""
+        materials = self.materials
+        stored = self._load(materials.attack_key(cell.member(choice)), with_features=False, with_images=True)
+        ids = materials.data(cell.dataset, "test").ids[: cell.limit].tolist()
+        position = {identifier: index for index, identifier in enumerate(ids)}
+        # Where several inputs share an id, as corruptions of one image do, answers cannot be found by it.
+        if stored is None or len(position) < len(ids):
+            return fresh_member(choice, cell.area, cell.seed)
+
+        def found(victim: Victim, batch: Batch) -> Moved:
+            rows = torch.tensor([position[identifier] for identifier in batch.ids.tolist()], device=materials.device)
+            return Moved(stored.attacked.images[rows], stored.attacked.boldest_images[rows])
+
+        return found

@@ -1,0 +1,91 @@
+"""Writes the rows of cells: with what was measured, or with the reason why nothing was."""
+
+import dataclasses
+import json
+
+from rrbench.compute.devices import describe
+from rrbench.errors import reason
+from rrbench.files import provenance
+from rrbench.files.arrays import save_arrays
+from rrbench.measuring.answers import Answers
+from rrbench.measuring.at_hand import AtHand, Opened
+from rrbench.measuring.evaluation import measured
+from rrbench.measuring.materials import Materials
+from rrbench.planning.cells import Cell, attack_key, cell_key, clean_key, data_key, identity
+from rrbench.plugins.registry import build
+from rrbench.plugins.revisions import write
+from rrbench.protocols import Attack
+from rrbench.rows.record import CellRecord
+from rrbench.rows.row import ResultRow
+from rrbench.rows.scores import CLEAN, DATA, SCORES
+
+
+@dataclasses.dataclass(frozen=True)
+class RowWriter:
+    """Has rejectors judge an attack's answers, and writes what comes of it into the work folder."""
+
+    materials: Materials
+    at_hand: AtHand
+
+    def write(self, opened: Opened, cell: Cell, answers: Answers, moved_on: str) -> None:
+        """Score an attack's answers and write the row; `moved_on`: the checkpoint that a transfer comes from."""
+        subject, checkpoint, store = opened.subject, opened.checkpoint, self.materials.store
+        victim = self.at_hand.victim(opened, cell)
+        (described,) = self.materials.described([cell])
+        key = clean_key(described)
+        clean = self.at_hand.clean(key, subject, victim.rejector)
+        attack = build(Attack, cell.attack)
+        scores, columns = measured(subject, victim, attack, cell.area, answers.attacked, cell.metrics, cell.seed, clean)
+        path = store.scores_path(cell_key(described))
+        files = dict([store.add(DATA, data_key(described), scores.of_data())])
+        files |= dict([store.add(CLEAN, key, scores.of_clean())])
+        files[answers.file] = answers.sha256
+        files[f"{SCORES}/{path.name}"] = save_arrays(path, scores.of_cell())
+        row = self.begin(cell, checkpoint.facts.get("recipe"), moved_on)
+        self._save(cell, dataclasses.replace(row, **columns, checkpoint_sha256=checkpoint.sha256), files)
+
+    def write_failed(self, cell: Cell, checkpoint_sha256: str, error: Exception) -> None:
+        """Write a failed row: the reason in one line, and nothing measured."""
+        begun, said = self.begin(cell, None), reason(error)
+        row = dataclasses.replace(begun, status="failed", error=said, checkpoint_sha256=checkpoint_sha256)
+        self._save(cell, row, {})
+
+    def begin(self, cell: Cell, recipe: object, moved_on: str = "") -> ResultRow:
+        """Return a row with all that is known before measuring: what made the checkpoint, a transfer's other one."""
+        settings: dict[str, object] = {
+            kind: identity(choice)[1]
+            for kind, choice in (
+                ("rejector", cell.rejector),
+                ("attack", cell.attack),
+                ("framework", cell.training.framework),
+            )
+        }
+        if recipe is not None:
+            settings["recipe"] = recipe
+        if cell.members:
+            settings["members"] = [str(member) for member in cell.members]
+        if cell.moved_on is not None:
+            settings["moved_on"] = moved_on
+        return ResultRow(
+            dataset=str(cell.dataset),
+            network=str(cell.training.network),
+            framework=str(cell.training.framework),
+            trained_as=cell.training.trained_as,
+            rejector=str(cell.rejector),
+            attack=str(cell.attack),
+            norm=cell.budget.norm if cell.budget else "",
+            eps=str(cell.budget.radius) if cell.budget and cell.budget.radius is not None else "",
+            seed=cell.seed,
+            preset=cell.preset,
+            n=None,
+            settings=json.dumps(settings, sort_keys=True),
+            device=describe(self.materials.device),
+            precision=self.materials.precision,
+            version=provenance.version(),
+            commit=provenance.commit(),
+            revisions=write(cell.revisions()),
+        )
+
+    def _save(self, cell: Cell, row: ResultRow, files: dict[str, str]) -> None:
+        (described,) = self.materials.described([cell])
+        self.materials.store.save_cell(CellRecord(cell_key(described), attack_key(described), row, described, files))
