@@ -1,28 +1,23 @@
 """`rrbench.evaluate`: somebody's own network and rejector under an attack, without a plan or a work folder."""
 
 import copy
-import json
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from rrbench.ascent import REVISION as ENGINE
-from rrbench.compute.devices import describe, find_precision
+from rrbench.compute.devices import find_precision
 from rrbench.compute.eval_mode import mode
 from rrbench.datasets.check import check_batch
 from rrbench.errors import CellError, UseError, no_exit
-from rrbench.files import provenance
 from rrbench.files.fingerprints import name_of, of_network, of_object
 from rrbench.frames import to_frame
 from rrbench.lending import kept
-from rrbench.measuring.calibration import REVISION as CALIBRATION
-from rrbench.measuring.evaluation import fresh_member, measured, run_attack
+from rrbench.measuring.evaluation import begin_row, fresh_members, measured, run_attack
 from rrbench.measuring.looking import with_looks
 from rrbench.measuring.subject import Subject, changes_itself
-from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.planning.cells import plain
@@ -30,15 +25,14 @@ from rrbench.planning.plan import variants
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision
-from rrbench.plugins.revisions import versions, write
+from rrbench.plugins.revisions import beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector
-from rrbench.rows.row import ResultRow
 from rrbench.rows.weak_attacks import with_doubts
 
 Data = Batch | tuple[Tensor, Tensor]
 
 
-@dataclass
+@dataclasses.dataclass
 class Function(Rejector):
     """A rejector made of a plain function from Outputs to certainty."""
 
@@ -112,7 +106,7 @@ def evaluate(
     for chosen_attack, attack_name, label in _attacks(attack, config):
         area = _budget(budget, chosen_attack, label, test.images.shape[1:])
         choices = _members(config, area) if isinstance(chosen_attack, Ensemble) else []
-        members = [(str(choice), fresh_member(choice, area, seed)) for choice in choices]
+        members = fresh_members(choices, area, seed)
         try:
             with kept(network, lambda what: f"the network's {what} was changed while {name} was measured"):
                 victim = subject.victim(chosen, needs_scale=chosen_attack.is_adaptive)
@@ -123,29 +117,21 @@ def evaluate(
                 _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed, clean)
         except CellError as error:
             raise UseError(str(error)) from None
-        has_budget = bool(chosen_attack.norms)
-        rows.append(
-            ResultRow(
-                dataset="own data",
-                network=type(_inner(network)).__name__,
-                framework="",
-                trained_as="",
-                rejector=name,
-                attack=label,
-                norm=area.norm if has_budget else "",
-                eps=str(area.radius) if has_budget and area.radius is not None else "",
-                seed=seed,
-                preset=preset,
-                **columns,
-                settings=json.dumps(_all_settings(chosen, chosen_attack, choices), sort_keys=True),
-                device=describe(found),
-                precision=subject.precision,
-                checkpoint_sha256=weights,
-                version=provenance.version(),
-                commit=provenance.commit(),
-                revisions=write(_revisions(rejector, chosen, attack, chosen_attack, attack_name, choices)),
-            )
+        row = begin_row(
+            dataset="own data",
+            network=type(_inner(network)).__name__,
+            rejector=name,
+            attack=label,
+            budget=area if chosen_attack.norms else None,
+            seed=seed,
+            preset=preset,
+            settings=_all_settings(chosen, chosen_attack),
+            members=choices,
+            revisions=_revisions(rejector, chosen, attack, chosen_attack, attack_name, choices),
+            device=found,
+            precision=subject.precision,
         )
+        rows.append(dataclasses.replace(row, **columns, checkpoint_sha256=weights))
     return to_frame(with_doubts(rows))
 
 
@@ -187,11 +173,11 @@ def _settings(plugin: Rejector | Attack) -> dict[str, object]:
     }
 
 
-def _all_settings(rejector: Rejector, attack: Attack, members: Sequence[Choice]) -> dict[str, object]:
+def _all_settings(rejector: Rejector, attack: Attack) -> dict[str, object]:
     """Return what a row states of the settings behind it."""
     found: dict[str, object] = {"rejector": _settings(rejector), "attack": _settings(attack)}
     found["is_adaptive"] = attack.is_adaptive  # of an attack that is not installed nobody else could say
-    return found | ({"members": [str(member) for member in members]} if members else {})
+    return found
 
 
 def _revisions(
@@ -209,15 +195,12 @@ def _revisions(
     }
     if isinstance(rejector, str):
         found["rejector"] = revision("rejector", parse(expand("rejector", rejector)).name)
-    if chosen_attack.norms:
-        found["engine"] = ENGINE
-    if chosen_attack.is_adaptive and not chosen.is_probability:
-        found["calibration"] = CALIBRATION
-    found["deployment"] = DEPLOYMENT
-    if members:
-        found["members"] = [revision("attack", member.name) for member in members]
-    packages = [*chosen_attack.packages, *(name for member in members for name in build(Attack, member).packages)]
-    return found | ({"packages": versions(packages)} if packages else {})
+    return found | beside_plugins(
+        is_moving=bool(chosen_attack.norms),
+        is_scaled=chosen_attack.is_adaptive and not chosen.is_probability,
+        members=[revision("attack", member.name) for member in members],
+        packages=[*chosen_attack.packages, *(name for member in members for name in build(Attack, member).packages)],
+    )
 
 
 def _rejector(

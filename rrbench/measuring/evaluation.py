@@ -1,8 +1,9 @@
 """One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
 
+import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.compute.batching import batch_size, in_batches
-from rrbench.compute.devices import Precision, tf32
+from rrbench.compute.devices import Precision, describe, tf32
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError, first_line
+from rrbench.files import provenance
 from rrbench.lending import kept
 from rrbench.measuring.looking import without_looks
 from rrbench.measuring.subject import Subject, to_numpy
@@ -29,6 +31,7 @@ from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.guards import check_returned, checked, lend_rejector
 from rrbench.plugins.registry import build
+from rrbench.plugins.revisions import write
 from rrbench.protocols import (
     Attack,
     Batch,
@@ -42,6 +45,7 @@ from rrbench.protocols import (
     Rejector,
     Victim,
 )
+from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
@@ -106,6 +110,11 @@ def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
             return checked(own, own(victim.seen_by(own), batch.copied(), budget, draws), batch, budget)
 
     return run
+
+
+def fresh_members(choices: Sequence[Choice], budget: Budget, seed: int) -> list[tuple[str, Member]]:
+    """Return the attacks of an ensemble by name, where no answers of theirs are stored."""
+    return [(str(choice), fresh_member(choice, budget, seed)) for choice in choices]
 
 
 def run_attack(
@@ -278,6 +287,46 @@ def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
         clean=scores.clean,
         resamples=resamples,
         seed=derive(seed, "bootstrap"),
+    )
+
+
+def begin_row(
+    *,
+    dataset: str,
+    network: str,
+    framework: str = "",
+    trained_as: str = "",
+    rejector: str,
+    attack: str,
+    budget: Budget | None,
+    seed: int,
+    preset: str,
+    settings: Mapping[str, object],
+    members: Sequence[Choice],
+    revisions: Mapping[str, object],
+    device: torch.device,
+    precision: str,
+) -> ResultRow:
+    """Return a row with all that is known before measuring; `measured` gives the other columns."""
+    named = {"members": [str(member) for member in members]} if members else {}
+    return ResultRow(
+        dataset=dataset,
+        network=network,
+        framework=framework,
+        trained_as=trained_as,
+        rejector=rejector,
+        attack=attack,
+        norm=budget.norm if budget else "",
+        eps=str(budget.radius) if budget and budget.radius is not None else "",
+        seed=seed,
+        preset=preset,
+        n=None,
+        settings=json.dumps({**settings, **named}, sort_keys=True),
+        device=describe(device),
+        precision=precision,
+        version=provenance.version(),
+        commit=provenance.commit(),
+        revisions=write(revisions),
     )
 
 

@@ -1,19 +1,15 @@
 """Writes the rows of cells: with what was measured, or with the reason why nothing was."""
 
 import dataclasses
-import json
 
-from rrbench.compute.devices import describe
 from rrbench.errors import reason
-from rrbench.files import provenance
 from rrbench.files.arrays import save_arrays
 from rrbench.measuring.answers import Answers
 from rrbench.measuring.at_hand import AtHand, Opened
-from rrbench.measuring.evaluation import measured
+from rrbench.measuring.evaluation import begin_row, measured
 from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Cell, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.plugins.registry import build
-from rrbench.plugins.revisions import write
 from rrbench.protocols import Attack
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
@@ -62,28 +58,23 @@ class RowWriter:
         }
         if recipe is not None:
             settings["recipe"] = recipe
-        if cell.members:
-            settings["members"] = [str(member) for member in cell.members]
         if cell.moved_on is not None:
             settings["moved_on"] = moved_on
-        return ResultRow(
+        return begin_row(
             dataset=str(cell.dataset),
             network=str(cell.training.network),
             framework=str(cell.training.framework),
             trained_as=cell.training.trained_as,
             rejector=str(cell.rejector),
             attack=str(cell.attack),
-            norm=cell.budget.norm if cell.budget else "",
-            eps=str(cell.budget.radius) if cell.budget and cell.budget.radius is not None else "",
+            budget=cell.budget,
             seed=cell.seed,
             preset=cell.preset,
-            n=None,
-            settings=json.dumps(settings, sort_keys=True),
-            device=describe(self.materials.device),
+            settings=settings,
+            members=cell.members,
+            revisions=cell.revisions(),
+            device=self.materials.device,
             precision=self.materials.precision,
-            version=provenance.version(),
-            commit=provenance.commit(),
-            revisions=write(cell.revisions()),
         )
 
     def _save(self, cell: Cell, row: ResultRow, files: dict[str, str]) -> None:

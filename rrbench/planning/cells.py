@@ -11,7 +11,7 @@ from typing import Any, cast
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe
 from rrbench.plugins.registry import build, revision
-from rrbench.plugins.revisions import calibration, deployment, engine, versions
+from rrbench.plugins.revisions import beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Budget, Norm, Rejector
 
 
@@ -116,15 +116,12 @@ class Cell:
         made = revision("framework", self.training.framework.name)
         if made != 1:  # a first one is left out, as in the training's key
             found["framework"] = made
-        if self.budget is not None:  # without any budget nothing is moved, and no engine runs
-            found["engine"] = engine()
-        if self.is_adaptive and not build(Rejector, self.rejector).is_probability:
-            found["calibration"] = calibration()
-        found["deployment"] = deployment()
-        if self.members:
-            found["members"] = [revision("attack", member.name) for member in self.members]
-        packages = dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack))
-        return found | ({"packages": versions(packages)} if packages else {})
+        return found | beside_plugins(
+            is_moving=self.budget is not None,
+            is_scaled=self.is_adaptive and not build(Rejector, self.rejector).is_probability,
+            members=[revision("attack", member.name) for member in self.members],
+            packages=dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack)),
+        )
 
     def describe(self, checkpoint: str, precision: str, moved_on: str = "") -> dict[str, Any]:
         """Return all that decides the row, as plain values; the cell's keys are hashes of this alone.

@@ -5,7 +5,7 @@ edits an idea and runs it again must not see old numbers. A package that compute
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -62,6 +62,25 @@ def calibration() -> int:
 def deployment() -> int:
     """Return the revision of the way in which deployed thresholds are fixed."""
     return int(constant("rrbench.metrics.deployment", "REVISION"))
+
+
+def beside_plugins(
+    *, is_moving: bool, is_scaled: bool, members: Collection[Revision], packages: Collection[str]
+) -> dict[str, object]:
+    """Return which behaviour decides a row beside that of its own plugins.
+
+    `is_moving`: the attack moves images. `is_scaled`: it sees the certainty on a scale. `members`: the attacks that it
+    is made of. `packages`: those that compute it.
+    """
+    found: dict[str, object] = {}
+    if is_moving:  # without any budget nothing is moved, and no engine runs
+        found["engine"] = engine()
+    if is_scaled:
+        found["calibration"] = calibration()
+    found["deployment"] = deployment()
+    if members:
+        found["members"] = list(members)
+    return found | ({"packages": versions(packages)} if packages else {})
 
 
 def write(revisions: Mapping[str, object]) -> str:

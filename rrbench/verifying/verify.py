@@ -25,7 +25,7 @@ from rrbench.measuring.evaluation import (
     certainties,
     check_budget,
     distances_of,
-    fresh_member,
+    fresh_members,
     measured,
     metrics_of,
     run_attack,
@@ -404,7 +404,7 @@ class Verifier:
         if "moved_on" in record.cell:
             return take_over(subject, self._moved_elsewhere(record), budget)
         choices = [restore("attack", saved) for saved in record.cell["members"]]
-        members = [(str(choice), fresh_member(choice, budget, seed)) for choice in choices]
+        members = fresh_members(choices, budget, seed)
         name = record.cell["attack"][0]
         return run_attack(subject, victim, attack, name, budget, seed, lambda done: None, members)
 

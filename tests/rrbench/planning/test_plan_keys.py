@@ -221,7 +221,7 @@ def test_the_revision_of_the_scale_counts_for_adaptive_attacks_on_what_is_no_pro
         }
 
     before = keys()
-    monkeypatch.setattr("rrbench.planning.cells.calibration", lambda: 99)
+    monkeypatch.setattr("rrbench.plugins.revisions.calibration", lambda: 99)
     after = keys()
     assert {name for name in before if before[name] != after[name]} == {("kd", "adaptive(ce+rcon)")}
     changed = zip(before["kd", "adaptive(ce+rcon)"], after["kd", "adaptive(ce+rcon)"], strict=True)

@@ -86,7 +86,7 @@ def test_a_new_revision_of_an_attack_repeats_it_and_fits_nothing_anew(monkeypatc
 
 def test_a_new_revision_of_the_engine_repeats_every_attack_and_no_clean_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: keys(name, "confidence") for name in ("clean", "pgd10", "autoattack")}
-    monkeypatch.setattr("rrbench.planning.cells.engine", lambda: REVISION + 1)
+    monkeypatch.setattr("rrbench.plugins.revisions.engine", lambda: REVISION + 1)
     after = {name: keys(name, "confidence") for name in before}
     assert before["clean"] == after["clean"]
     for name in ("pgd10", "autoattack"):
