@@ -1,19 +1,21 @@
 """`rrbench.run`, and what the commands share with it: a request is checked, planned and worked through."""
 
+import inspect
 import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
-from rrbench.deadline import read_deadline
+from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.files import provenance
@@ -21,9 +23,10 @@ from rrbench.frames import to_frame
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Engine, Runner
 from rrbench.measuring.store import Store
-from rrbench.names import split_list
+from rrbench.names import split_list, unknown
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
+from rrbench.paper.tabulate import Selection
 from rrbench.planning.cells import Plan
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
@@ -49,79 +52,98 @@ class Job:
         return self.runner.materials
 
 
-def prepare(
-    rejectors: Names = None,
-    attacks: Names = None,
-    *,
-    dataset: Names = None,
-    network: str | None = None,
-    frameworks: Names = None,
-    budgets: Names = None,
-    paper: str | None = None,
-    preset: str | None = None,
-    config: str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] = "runs",
-    data_dir: str | os.PathLike[str] | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-    engine: str = "local",
-    address: str | None = None,
-    zoo: bool = False,
-    retrain: bool = False,
-    limit: int | None = None,
-    seeds: Sequence[int] = (0,),
-    keep: Names = None,
-    stop_after: str | None = None,
-    recipe: Mapping[str, object] | None = None,
-    report: Report | None = None,
-) -> Job:
-    """Check every word of a request and return the work it means; nothing is computed or written yet.
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is asked for: the options of `rrbench run`, with their defaults; its `--help` says what each means.
 
-    The preset is quick where none is named, and for `paper` (the missing cells of a table) paper.
+    Names are one text, such as "rr,ebd", or a list of texts.
     """
-    deadline = read_deadline(stop_after)
-    if paper is not None:
-        given = {"rejectors": rejectors, "attacks": attacks, "frameworks": frameworks, "budgets": budgets}
-        check_alone({**given, "config": config, "limit": limit, "recipe": recipe or None})
-        selection = select(paper, _list(dataset), network, preset)
-        preset = preset_of(selection)
-    preset = preset or "quick"
-    settings = load_preset(preset) if config is None else load_file(Path(config), preset)
-    if zoo and retrain:
+
+    rejectors: Names = None
+    attacks: Names = None
+    _: KW_ONLY
+    dataset: Names = None
+    network: str | None = None
+    frameworks: Names = None
+    budgets: Names = None
+    paper: str | None = None
+    preset: str | None = None  # quick; for `paper` (the missing cells of a table) paper
+    config: str | os.PathLike[str] | None = None
+    out: str | os.PathLike[str] = "runs"
+    data_dir: str | os.PathLike[str] | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    engine: str = "local"
+    address: str | None = None
+    zoo: bool = False
+    retrain: bool = False
+    limit: int | None = None
+    seeds: Sequence[int] = (0,)
+    keep: Names = None
+    stop_after: str | None = None
+    recipe: Mapping[str, object] | None = None  # settings of the training that overrule the preset's
+    report: Report | None = None  # whom progress and warnings are told; nobody where it is None
+
+
+def prepare(options: RunOptions) -> Job:
+    """Check every word of a request and return the work it means; nothing is computed or written yet."""
+    deadline = read_deadline(options.stop_after)
+    selection = _selection(options)
+    preset = (options.preset if selection is None else preset_of(selection)) or "quick"
+    config = load_preset(preset) if options.config is None else load_file(Path(options.config), preset)
+    if options.zoo and options.retrain:
         raise UseError("--zoo and --retrain exclude each other")
-    kept = frozenset(_list(keep) or ())
+    kept = frozenset(_list(options.keep) or ())
     if kept - KEEPABLE:
         raise UseError(f"--keep takes images, features; not {', '.join(sorted(kept - KEEPABLE))}")
-    request = Request(
-        rejectors=_list(rejectors),
-        attacks=_list(attacks),
-        datasets=_list(dataset),
-        network=network,
-        frameworks=_list(frameworks),
-        budgets=_list(budgets),
-        seeds=tuple(seeds),
-        limit=limit,
-        recipe=recipe or {},
+    request = _request(options)
+    engine = find_engine(options.engine, options.address)
+    materials = _materials(options, deadline)
+    if selection is None:
+        plan = make_plan(request, config)
+    else:
+        rows, _ = read_folders(default_folders(Path(options.out)))
+        plan = plan_table(selection, rows, tuple(options.seeds), materials.can_supply)
+    return Job(plan, Runner(materials, kept), config, engine)
+
+
+def _selection(options: RunOptions) -> Selection | None:
+    """Return the table of the paper that is to be filled; None where none is asked for."""
+    if options.paper is None:
+        return None
+    alone = ("rejectors", "attacks", "frameworks", "budgets", "config", "limit")
+    check_alone({name: getattr(options, name) for name in alone} | {"recipe": options.recipe or None})
+    return select(options.paper, _list(options.dataset), options.network, options.preset)
+
+
+def _request(options: RunOptions) -> Request:
+    return Request(
+        rejectors=_list(options.rejectors),
+        attacks=_list(options.attacks),
+        datasets=_list(options.dataset),
+        network=options.network,
+        frameworks=_list(options.frameworks),
+        budgets=_list(options.budgets),
+        seeds=tuple(options.seeds),
+        limit=options.limit,
+        recipe=options.recipe or {},
     )
-    worked_by = find_engine(engine, address)
-    found = find_device(device, is_here=engine == "local")
+
+
+def _materials(options: RunOptions, deadline: Deadline) -> Materials:
+    device = find_device(options.device, is_here=options.engine == "local")
     materials = Materials(
-        Store(Path(out)),
-        found,
-        find_precision(precision, found),
-        roots(Path(data_dir) if data_dir else None),
-        use_large_zoo=zoo,
-        retrain=retrain,
-        report=report or Silent(),
+        Store(Path(options.out)),
+        device,
+        find_precision(options.precision, device),
+        roots(Path(options.data_dir) if options.data_dir else None),
+        use_large_zoo=options.zoo,
+        retrain=options.retrain,
+        report=options.report or Silent(),
         deadline=deadline,
     )
-    tell_compiling(found, materials.report)
-    if paper is None:
-        plan = make_plan(request, settings)
-    else:
-        rows, _ = read_folders(default_folders(Path(out)))
-        plan = plan_table(selection, rows, tuple(seeds), materials.can_supply)
-    return Job(plan, Runner(materials, kept), settings, worked_by)
+    tell_compiling(device, materials.report)
+    return materials
 
 
 def _list(names: Names) -> list[str] | None:
@@ -171,36 +193,43 @@ def tell_kept(materials: Materials, plan: Plan, finished: str) -> None:
     materials.report.line(f"kept in {materials.store.root}: {', '.join([finished, *begun])}")
 
 
-class Options(TypedDict, total=False):
-    """What `run` takes beside rejectors and attacks: the options of `rrbench run`, with its defaults."""
-
-    dataset: Names
-    network: str | None
-    frameworks: Names
-    budgets: Names
-    paper: str | None
-    preset: str | None
-    config: str | os.PathLike[str] | None
-    out: str | os.PathLike[str]
-    data_dir: str | os.PathLike[str] | None
-    device: str
-    precision: str
-    engine: str
-    address: str | None
-    zoo: bool
-    retrain: bool
-    limit: int | None
-    seeds: Sequence[int]
-    keep: Names
-    stop_after: str | None
-    recipe: Mapping[str, object] | None
-    report: Report | None
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
-def run(rejectors: Names = None, attacks: Names = None, **options: Unpack[Options]) -> pd.DataFrame:
+def spelled_out(
+    make: Callable[Given, RunOptions],
+) -> Callable[[Callable[[RunOptions], Result]], Callable[Given, Result]]:
+    """Let a function of options take each by its name: types, defaults and `help` are those of the options."""
+    signature = inspect.signature(make)
+    options = list(signature.parameters)
+
+    def decorate(function: Callable[[RunOptions], Result]) -> Callable[Given, Result]:
+        @wraps(function)
+        def called(*given: Given.args, **named: Given.kwargs) -> Result:
+            for name in named:
+                if name not in options:
+                    raise unknown("option", name, options)
+            try:
+                signature.bind(*given, **named)
+            except TypeError as error:
+                raise UseError(f"rrbench.{function.__name__}: {error}") from None
+            return function(make(*given, **named))
+
+        returned = inspect.signature(function).return_annotation
+        vars(called)["__signature__"] = signature.replace(return_annotation=returned)
+        return called
+
+    return decorate
+
+
+@spelled_out(RunOptions)
+def run(options: RunOptions) -> pd.DataFrame:
     """Run a benchmark as `rrbench run` does and return its rows.
+
+    `rrbench run --help` says what each option means. Names are one text, such as "rr,ebd", or a list of texts. From
+    Python alone there are `recipe` (settings of the training) and `report` (whom progress is told; else nobody).
 
     >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
     """
-    job = prepare(rejectors, attacks, **options)
-    return to_frame(execute(job, ["rrbench.run", *sys.argv[:1]]))
+    return to_frame(execute(prepare(options), ["rrbench.run", *sys.argv[:1]]))

@@ -32,7 +32,7 @@ def bench(
 
     Example: rrbench bench --parts pgd --peers foolbox
     """
-    from rrbench.api import prepare
+    from rrbench.api import RunOptions, prepare
     from rrbench.bench.attacks import PEERS, installed
     from rrbench.bench.compare import PARTS, compare
     from rrbench.bench.measurement import Measurement, to_csv, to_text, with_ratios
@@ -54,19 +54,21 @@ def bench(
         check_suffix(plot)
     report = reporter()
     job = prepare(
-        rejector,
-        "pgd20",
-        dataset=dataset,
-        network=network,
-        frameworks="pgd-at",
-        preset=preset,
-        out=out,
-        data_dir=data_dir,
-        device=device,
-        precision=precision,
-        zoo=zoo,
-        limit=limit,
-        report=report,
+        RunOptions(
+            rejector,
+            "pgd20",
+            dataset=dataset,
+            network=network,
+            frameworks="pgd-at",
+            preset=preset,
+            out=out,
+            data_dir=data_dir,
+            device=device,
+            precision=precision,
+            zoo=zoo,
+            limit=limit,
+            report=report,
+        )
     )
     measured, remarks = [], []
     for found in compare(job, wanted, rivals, count):

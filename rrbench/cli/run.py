@@ -48,7 +48,7 @@ def run(
 
     Example: rrbench run --rejectors rr,ebd --attacks pgd100,adaptive
     """
-    from rrbench.api import execute, prepare
+    from rrbench.api import RunOptions, execute, prepare
     from rrbench.measuring.estimate import describe_plan
     from rrbench.progress import reporter
     from rrbench.rows.row import read_rows
@@ -58,28 +58,30 @@ def run(
     if counts and not dry_run:
         raise UseError("--workers is for --dry-run; --engine ray takes all that the cluster has")
     job = prepare(
-        rejectors,
-        attacks,
-        dataset=dataset,
-        network=network,
-        frameworks=frameworks,
-        budgets=budgets,
-        paper=paper,
-        preset=preset,
-        config=config,
-        out=out,
-        data_dir=data_dir,
-        device=device,
-        precision=precision,
-        engine=engine,
-        address=address,
-        zoo=zoo,
-        retrain=retrain,
-        limit=limit,
-        seeds=parse_seeds(seed, seeds),
-        keep=keep,
-        stop_after=stop_after,
-        report=reporter(),
+        RunOptions(
+            rejectors,
+            attacks,
+            dataset=dataset,
+            network=network,
+            frameworks=frameworks,
+            budgets=budgets,
+            paper=paper,
+            preset=preset,
+            config=config,
+            out=out,
+            data_dir=data_dir,
+            device=device,
+            precision=precision,
+            engine=engine,
+            address=address,
+            zoo=zoo,
+            retrain=retrain,
+            limit=limit,
+            seeds=parse_seeds(seed, seeds),
+            keep=keep,
+            stop_after=stop_after,
+            report=reporter(),
+        )
     )
     if dry_run:
         print(describe_plan(job.plan, job.runner, counts))

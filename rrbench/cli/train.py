@@ -54,28 +54,30 @@ def train(
 
     Example: rrbench train --framework pgd-at --rejector rr,ebd --dataset cifar10 --network resnet18 --epochs 110
     """
-    from rrbench.api import prepare, tell_kept
+    from rrbench.api import RunOptions, prepare, tell_kept
     from rrbench.engines.side_by_side import beside, default_jobs
     from rrbench.measuring.pack import add, add_unkept
     from rrbench.progress import reporter
 
     job = prepare(
-        rejector,
-        "clean",
-        frameworks=framework,
-        dataset=dataset,
-        network=network,
-        preset=preset,
-        config=config,
-        out=out,
-        data_dir=data_dir,
-        device=device,
-        precision=precision,
-        retrain=True,
-        seeds=(seed,),
-        stop_after=stop_after,
-        recipe={key: value for key, value in (("epochs", epochs), ("average", average)) if value is not None},
-        report=reporter(),
+        RunOptions(
+            rejector,
+            "clean",
+            frameworks=framework,
+            dataset=dataset,
+            network=network,
+            preset=preset,
+            config=config,
+            out=out,
+            data_dir=data_dir,
+            device=device,
+            precision=precision,
+            retrain=True,
+            seeds=(seed,),
+            stop_after=stop_after,
+            recipe={key: value for key, value in (("epochs", epochs), ("average", average)) if value is not None},
+            report=reporter(),
+        )
     )
     trainings, materials = list(job.plan.checkpoints()), job.materials
     if jobs is not None and jobs < 1:

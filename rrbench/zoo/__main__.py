@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rrbench.api import prepare
+from rrbench.api import RunOptions, prepare
 from rrbench.measuring.pack import describe
 from rrbench.progress import reporter
 from rrbench.zoo import EMBEDDED, Entry, write_index
@@ -20,14 +20,16 @@ def main() -> None:
     """Train on the CPU in a temporary folder, then replace the zoo's files and its index."""
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(
-            "all",
-            "clean",
-            frameworks="all",
-            dataset="digits",
-            out=folder,
-            device="cpu",
-            retrain=True,
-            report=reporter(),
+            RunOptions(
+                "all",
+                "clean",
+                frameworks="all",
+                dataset="digits",
+                out=folder,
+                device="cpu",
+                retrain=True,
+                report=reporter(),
+            )
         )
         job.materials.store.prepare()
         made: list[tuple[Path, Entry]] = []

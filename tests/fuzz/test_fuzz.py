@@ -371,7 +371,7 @@ def test_archives(box: Box, sound: Path, runs: Path, data: st.DataObject) -> Non
 @pytest.fixture(scope="module")
 def job(box: Box) -> api.Job:
     """A plan whose checkpoint comes with the package."""
-    return api.prepare("rr", "clean", out=box.inner / "net", device="cpu", limit=8)
+    return api.prepare(api.RunOptions("rr", "clean", out=box.inner / "net", device="cpu", limit=8))
 
 
 def state_of(cell: Cell) -> State:

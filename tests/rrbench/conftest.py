@@ -68,7 +68,7 @@ class Bench:
     def prepare(self, rejectors: str, attacks: str, **options: Any) -> api.Job:
         self.report = Recorder()
         given: dict[str, Any] = {"config": self.config, "out": self.out, "device": "cpu", "limit": 60, "retrain": True}
-        return api.prepare(rejectors, attacks, report=self.report, **(given | options))
+        return api.prepare(api.RunOptions(rejectors, attacks, report=self.report, **(given | options)))
 
     def measure(self, rejectors: str, attacks: str, **options: Any) -> list[ResultRow]:
         return api.execute(self.prepare(rejectors, attacks, **options), ["a test"])
@@ -171,7 +171,9 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder with all that a report shows: clean without an auc, two budgets, an adaptive attack."""
     out = tmp_path_factory.mktemp("reported")
     attacks = "pgd10,adaptive(con+rcon,eta=1,steps=10)"
-    job = api.prepare("confidence,rr", attacks, budgets="linf:1/10,linf:1/4", out=out, device="cpu", limit=24)
+    job = api.prepare(
+        api.RunOptions("confidence,rr", attacks, budgets="linf:1/10,linf:1/4", out=out, device="cpu", limit=24)
+    )
     api.execute(job, ["rrbench", "run", "--attacks", attacks])
     return out
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from rrbench.api import prepare
+from rrbench.api import RunOptions, prepare
 from rrbench.bench import attacks, compare, training
 from rrbench.bench.measurement import Measurement, timed, to_csv, to_text, with_ratios
 from rrbench.bench.plot import draw
@@ -62,7 +62,7 @@ def test_time_is_taken_of_the_work_alone() -> None:
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> attacks.Arena:
-    job = prepare("rr", "pgd20", frameworks="pgd-at", out=tmp_path_factory.mktemp("bench"), limit=48)
+    job = prepare(RunOptions("rr", "pgd20", frameworks="pgd-at", out=tmp_path_factory.mktemp("bench"), limit=48))
     return compare.make_arena(job, peak=1e9)
 
 
@@ -122,7 +122,7 @@ def test_the_operations_of_a_gradient_are_counted_by_hand(arena: attacks.Arena) 
 
 
 def test_an_epoch_is_timed_alone_and_plainly_at_the_first_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512, "drops": ["1/2"]})
+    job = prepare(RunOptions("rr", "clean", frameworks="pgd-at", out=tmp_path, recipe={"batch": 512, "drops": ["1/2"]}))
     (example,) = job.plan.checkpoints()
     seen: set[tuple[float, bool]] = set()
     take = Step.take
@@ -148,7 +148,7 @@ def test_the_curve_has_both_ways_epoch_by_epoch_and_says_how_far_they_part(
     monkeypatch.setattr("rrbench.training.train.make_twin", lambda network, *rest: twins.append(network))
     said: list[str] = []
     recipe, report = {"batch": 512, "choose_by": "pgd1"}, PassedOn(said.append)
-    job = prepare("rr", "clean", frameworks="pgd-at(steps=1)", out=tmp_path, recipe=recipe, report=report)
+    job = prepare(RunOptions("rr", "clean", frameworks="pgd-at(steps=1)", out=tmp_path, recipe=recipe, report=report))
     (example,) = job.plan.checkpoints()
     told = training.curve(job.materials, example)
     first = next(told)
@@ -190,7 +190,7 @@ def test_trainings_that_are_timed_together_begin_every_epoch_together() -> None:
 
 
 def test_of_trainings_side_by_side_the_mean_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = prepare("rr", "clean", frameworks="pgd-at", out=tmp_path)
+    job = prepare(RunOptions("rr", "clean", frameworks="pgd-at", out=tmp_path))
     (example,) = job.plan.checkpoints()
 
     def train(materials: Materials, each: Training, folder: Path) -> Iterator[Epoch]:

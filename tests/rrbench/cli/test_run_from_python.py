@@ -1,7 +1,10 @@
 """`rrbench.run` and `rrbench.table` against the CSV that they write and read."""
 
 import dataclasses
+import inspect
 import io
+import pydoc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,9 @@ import pytest
 
 import rrbench
 from rrbench import UseError
+from rrbench.api import RunOptions
+from rrbench.cli.run import parse_seeds
+from rrbench.cli.run import run as command
 from rrbench.rows.row import COLUMNS, from_texts
 
 
@@ -37,6 +43,34 @@ def test_run_refuses_what_the_command_refuses(bench: Any) -> None:
         rrbench.run([], out=bench.out)
     with pytest.raises(UseError, match="exclude"):
         rrbench.run(zoo=True, retrain=True, out=bench.out)
+
+
+def test_run_refuses_an_option_that_there_is_not_in_one_line(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"out": tmp_path / "runs", "limt": 3}
+    with pytest.raises(UseError, match=r"^unknown option 'limt'; near: limit$"):
+        rrbench.run("confidence", **options)
+    words: list[Any] = ["confidence", "clean", "digits"]
+    with pytest.raises(UseError, match=r"^rrbench.run: too many positional arguments$"):
+        rrbench.run(*words)
+    assert not any(tmp_path.iterdir())
+
+
+def test_run_shows_its_options_to_who_asks_for_help() -> None:
+    shown = inspect.signature(rrbench.run)
+    assert list(shown.parameters) == [field.name for field in dataclasses.fields(RunOptions)]
+    assert shown.return_annotation is pd.DataFrame
+    assert "limit: int | None = None" in pydoc.render_doc(rrbench.run)
+
+
+def test_the_command_has_the_options_of_run_with_their_defaults() -> None:
+    typed = {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
+    for only_typed in ("seed", "dry_run", "workers"):
+        del typed[only_typed]
+    typed |= {"out": str(typed["out"]), "seeds": parse_seeds(None, typed["seeds"])}
+    options = {field.name: field.default for field in dataclasses.fields(RunOptions)}
+    for only_python in ("recipe", "report"):
+        del options[only_python]
+    assert typed == options
 
 
 def test_table_reads_back_what_run_returned(bench: Any) -> None:

@@ -128,7 +128,7 @@ class Heard:
 def prepare(folder: Path, attacks: str = ATTACKS, **options: Any) -> api.Job:
     (folder / "tiny.toml").write_text(TINY)
     given: dict[str, Any] = {"config": folder / "tiny.toml", "out": folder / "runs", "device": "cpu", "limit": 32}
-    return api.prepare(REJECTORS, attacks, **(given | options))
+    return api.prepare(api.RunOptions(REJECTORS, attacks, **(given | options)))
 
 
 @dataclass
@@ -279,7 +279,7 @@ def test_without_ray_the_engine_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 def test_a_node_that_would_do_other_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RRBENCH_ZOO", str(zoo.large_zoo()))
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    job = api.prepare("rr", "clean", out=tmp_path, device="cpu")
+    job = api.prepare(api.RunOptions("rr", "clean", out=tmp_path, device="cpu"))
     orders = Orders(job.runner, tmp_path / "sign", str(zoo.large_zoo()), provenance.version())
     with pytest.raises(UseError, match="does not see the work folder"):
         Worker(orders, print).check()
@@ -296,7 +296,7 @@ def test_a_node_that_would_do_other_work_is_refused(tmp_path: Path, monkeypatch:
 def test_a_worker_passes_on_that_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RRBENCH_ZOO", str(zoo.large_zoo()))
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    job = api.prepare("rr", "clean", out=tmp_path, device="cpu")
+    job = api.prepare(api.RunOptions("rr", "clean", out=tmp_path, device="cpu"))
     sent: list[str] = []
     monkeypatch.setattr("rrbench.engines.worker.tell_compiling", lambda device, report: report.line(f"on {device}"))
     Worker(Orders(job.runner, tmp_path / "sign", str(zoo.large_zoo()), provenance.version()), sent.append)

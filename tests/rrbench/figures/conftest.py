@@ -21,7 +21,7 @@ def folder(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) 
         ("rr", "adaptive(eta=0,steps=2),adaptive(eta=1,steps=2)", {}),
         ("confidence", "clean", {"frameworks": "standard,pgd-at", "keep": "features"}),
     ):
-        rows = api.execute(api.prepare(rejectors, attacks, **(options | more)), ["a test"])
+        rows = api.execute(api.prepare(api.RunOptions(rejectors, attacks, **(options | more))), ["a test"])
         assert {row.status for row in rows} == {"ok"}
     return out
 

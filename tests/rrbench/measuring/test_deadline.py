@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rrbench.api import prepare
+from rrbench.api import RunOptions, prepare
 from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import local
 from rrbench.errors import StoppedError, UseError
@@ -186,7 +186,7 @@ def test_images_kept_for_an_ensemble_go_once_it_has_them_though_the_run_was_stop
 def test_a_full_disk_in_one_training_is_not_hidden_by_the_time_limit_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = prepare("rr,ebd", "clean", out=tmp_path, device="cpu", retrain=True)
+    job = prepare(RunOptions("rr,ebd", "clean", out=tmp_path, device="cpu", retrain=True))
     job.materials.store.prepare()
     monkeypatch.setattr(local, "default_jobs", lambda device: 2)
 

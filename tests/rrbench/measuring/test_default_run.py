@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rrbench.api import Options, execute, prepare
+from rrbench.api import RunOptions, execute, prepare
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow
 from rrbench.verifying.verify import verify_folder
@@ -24,7 +24,7 @@ def find(tmp_path_factory: pytest.TempPathFactory) -> Find:
         ("pgd10", "linf:0,l2:0"),
         ("pgd100", "linf:1"),
     ):
-        rows += execute(prepare("rr", attacks, budgets=budgets, out=out, device="cpu", limit=120), ["test"])
+        rows += execute(prepare(RunOptions("rr", attacks, budgets=budgets, out=out, device="cpu", limit=120)), ["test"])
 
     def found(attack: str, norm: str = "linf", eps: str = "3/20") -> ResultRow:
         place = ("", "") if attack == "clean" else (norm, eps)
@@ -79,8 +79,9 @@ all_attacks = [
 
 def test_the_worst_case_is_at_least_as_strong_as_every_budgeted_attack(tmp_path: Path) -> None:
     (tmp_path / "list.toml").write_text(LIST)
-    options = Options(config=tmp_path / "list.toml", out=tmp_path / "runs", limit=24, device="cpu")
-    rows = execute(prepare("rr,kd,confidence", "all", **options), ["test"])
+    config, out = tmp_path / "list.toml", tmp_path / "runs"
+    options = RunOptions("rr,kd,confidence", "all", config=config, out=out, limit=24, device="cpu")
+    rows = execute(prepare(options), ["test"])
     for rejector in ("rr", "kd", "confidence"):
         harm = {row.attack: value(row, "deploy_robust") for row in rows if row.rejector == rejector and row.eps}
         assert harm["worst-case"] <= min(harm.values())
@@ -91,14 +92,15 @@ def test_the_worst_case_is_at_least_as_strong_as_every_budgeted_attack(tmp_path:
 
 def test_a_worst_case_of_two_of_a_kind_comes_out_again(tmp_path: Path) -> None:
     (tmp_path / "list.toml").write_text('[run]\nall_attacks = ["pgd20", "pgd1", "worst-case"]\n')
-    options = Options(config=tmp_path / "list.toml", out=tmp_path / "runs", limit=100, device="cpu")
-    execute(prepare("ebd", "worst-case", **options), ["test"])
+    config, out = tmp_path / "list.toml", tmp_path / "runs"
+    options = RunOptions("ebd", "worst-case", config=config, out=out, limit=100, device="cpu")
+    execute(prepare(options), ["test"])
     found = verify_folder(tmp_path / "runs", (), torch.device("cpu"), rerun=True, report=Silent())
     assert (found.rerun, found.problems) == (2, [])
 
 
 def test_where_training_decides_the_sign_right_answers_are_kept_before_wrong_ones(tmp_path: Path) -> None:
-    rows = execute(prepare("ebd,carl,atro,carl(+q_abs)", "pgd10", out=tmp_path, device="cpu"), ["test"])
+    rows = execute(prepare(RunOptions("ebd,carl,atro,carl(+q_abs)", "pgd10", out=tmp_path, device="cpu")), ["test"])
     for row in rows:
         is_reversed = row.rejector.startswith("carl(")
         assert (value(row, "auc") > 0.5) != is_reversed, (row.rejector, row.attack, row.auc)

@@ -95,14 +95,16 @@ def test_on_linear_networks_the_images_and_the_accuracy_are_those_of_a_hand_calc
     monkeypatch.setitem(table("dataset").classes, "points", Points)
     last = "pgd50(keep=last,select=ce)"
     job = api.prepare(
-        "confidence",
-        f"{last},transfer(standard,by={last})",
-        dataset="points",
-        network="sides",
-        frameworks="pgd-at",
-        budgets="linf:1/10",
-        out=tmp_path,
-        device="cpu",
+        api.RunOptions(
+            "confidence",
+            f"{last},transfer(standard,by={last})",
+            dataset="points",
+            network="sides",
+            frameworks="pgd-at",
+            budgets="linf:1/10",
+            out=tmp_path,
+            device="cpu",
+        )
     )
     weights = {"standard": OTHER, "pgd-at": VICTIM}
     for training in job.plan.trainings():
@@ -384,7 +386,7 @@ def test_the_victim_s_own_network_is_left_out_with_a_line() -> None:
 def test_it_joins_no_list_of_a_preset_and_no_worst_case(tmp_path: Path) -> None:
     assert not any(text.startswith("transfer") for text in attacks(plan(attacks=["all"])))
     (tmp_path / "list.toml").write_text('[run]\nall_attacks = ["pgd3", "transfer(trades)", "worst-case"]\n')
-    job = api.prepare("rr", "worst-case", config=tmp_path / "list.toml", out=tmp_path, device="cpu")
+    job = api.prepare(api.RunOptions("rr", "worst-case", config=tmp_path / "list.toml", out=tmp_path, device="cpu"))
     assert [str(member) for member in job.plan.cells[-1].members] == ["pgd3"]
 
 
@@ -430,6 +432,8 @@ def test_the_zoo_asked_for_must_have_the_other_network(tmp_path: Path, monkeypat
     kept = tmp_path / "zoo"
     shutil.copytree(zoo.EMBEDDED, kept)
     monkeypatch.setenv("RRBENCH_ZOO", str(kept))
-    job = api.prepare("rr", "transfer(trades+rr(form=head))", out=tmp_path / "runs", device="cpu", zoo=True)
+    job = api.prepare(
+        api.RunOptions("rr", "transfer(trades+rr(form=head))", out=tmp_path / "runs", device="cpu", zoo=True)
+    )
     with pytest.raises(UseError, match=r"^no checkpoint trades\+rr\(form=head\) of digits"):
         api.execute(job, ["a test"])

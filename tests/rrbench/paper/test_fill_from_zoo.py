@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rrbench.api import Job, prepare
+from rrbench.api import Job, RunOptions, prepare
 from rrbench.errors import UseError
 from rrbench.paper.planning import describe_missing, plan_missing
 from rrbench.paper.tabulate import Selection, tables_from
@@ -39,7 +39,7 @@ def rr_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prepare_table(name: str, **options: Any) -> Job:
-    return prepare(paper=name, zoo=True, device="cpu", out="out", **options)
+    return prepare(RunOptions(paper=name, zoo=True, device="cpu", out="out", **options))
 
 
 def test_of_a_table_a_zoo_fills_what_it_carries(rr_zoo: Path) -> None:
@@ -89,7 +89,9 @@ def test_a_checkpoint_of_another_recipe_fills_no_table(rr_zoo: Path) -> None:
 
 
 def test_what_is_asked_for_by_name_must_be_in_the_zoo(rr_zoo: Path) -> None:
-    asked = prepare("confidence", "pgd10", dataset="cifar10", frameworks="trades", zoo=True, device="cpu", out="out")
+    asked = prepare(
+        RunOptions("confidence", "pgd10", dataset="cifar10", frameworks="trades", zoo=True, device="cpu", out="out")
+    )
     with pytest.raises(UseError, match=re.escape(f"no checkpoint trades of cifar10 (resnet18, seed 0) in {rr_zoo}")):
         asked.runner.units(asked.plan)
 

@@ -54,7 +54,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(out: Path, rejectors: str, attacks: str) -> list[ResultRow]:
-    return api.execute(api.prepare(rejectors, attacks, out=out, device="cpu", limit=24), ["a test"])
+    return api.execute(api.prepare(api.RunOptions(rejectors, attacks, out=out, device="cpu", limit=24)), ["a test"])
 
 
 def numbers(rows: list[ResultRow]) -> dict[tuple[str, str], dict[str, object]]:
