@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -26,7 +26,7 @@ from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision
 from rrbench.plugins.revisions import beside_plugins
-from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector
+from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector, Split
 from rrbench.rows.weak_attacks import with_doubts
 
 Data = Batch | tuple[Tensor, Tensor]
@@ -78,33 +78,14 @@ def evaluate(
     network = wrap(network)
     # Where the network is, the work is done: moving a user's network would leave it moved.
     found = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    splits = {"test": data, "train": fit_data, "calibration": calibration_data}
-    if data is None:
-        raise UseError("data must be (images, labels)")
-    batches: dict[str, Batch | None] = {
-        split: None if given is None else _batch(given, is_calibration=split == "calibration").to(found)
-        for split, given in splits.items()
-    }
-    test = batches["test"]
-    assert test is not None
-    try:
-        classes = _count_classes(network, test)
-    except CellError as error:
-        raise UseError(str(error)) from None
-    for split, batch in batches.items():
-        if batch is not None:
-            given = {"test": "data", "train": "fit_data"}.get(split, "calibration_data")
-            check_batch(batch, classes, given)
-            if batch.images.shape[1:] != test.images.shape[1:]:
-                shapes = f"{tuple(batch.images.shape[1:])}, and those of data {tuple(test.images.shape[1:])}"
-                raise UseError(f"the images of {given} are {shapes}")
+    batches = _batches(network, {"test": data, "train": fit_data, "calibration": calibration_data}, found)
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
     own = with_looks(network, chosen)
     subject = Subject(own, lambda split: batches[split], found, find_precision(precision, found))
     weights = of_network(network)
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
-        area = _budget(budget, chosen_attack, label, test.images.shape[1:])
+        area = _budget(budget, chosen_attack, label, subject.test().images.shape[1:])
         choices = _members(config, area) if isinstance(chosen_attack, Ensemble) else []
         members = fresh_members(choices, area, seed)
         try:
@@ -133,6 +114,32 @@ def evaluate(
         )
         rows.append(dataclasses.replace(row, **columns, checkpoint_sha256=weights))
     return to_frame(with_doubts(rows))
+
+
+def _batches(
+    network: nn.Module, splits: Mapping[Split, Data | None], device: torch.device
+) -> dict[Split, Batch | None]:
+    """Return what was given as batches on the device, checked against the network and each other."""
+    if splits["test"] is None:
+        raise UseError("data must be (images, labels)")
+    batches = {
+        split: None if given is None else _batch(given, is_calibration=split == "calibration").to(device)
+        for split, given in splits.items()
+    }
+    test = batches["test"]
+    assert test is not None
+    try:
+        classes = _count_classes(network, test)
+    except CellError as error:
+        raise UseError(str(error)) from None
+    for split, batch in batches.items():
+        if batch is not None:
+            given = {"test": "data", "train": "fit_data"}.get(split, "calibration_data")
+            check_batch(batch, classes, given)
+            if batch.images.shape[1:] != test.images.shape[1:]:
+                shapes = f"{tuple(batch.images.shape[1:])}, and those of data {tuple(test.images.shape[1:])}"
+                raise UseError(f"the images of {given} are {shapes}")
+    return batches
 
 
 def _inner(network: nn.Module) -> nn.Module:
