@@ -1,1 +1,1 @@
-"""A request becomes cells, and cells become units of work. Pure: no file, no GPU."""
+"""Turns a request into cells, and cells into units of work. Touches no file and no GPU."""

@@ -1,4 +1,4 @@
-"""What a plan is made of: a cell to measure, the training behind it, and the keys by which work is shared."""
+"""Cells to measure, the trainings behind them, and the keys that tell which work is shared."""
 
 import hashlib
 import json
@@ -17,16 +17,16 @@ from rrbench.protocols import NO_BUDGET, Attack, Budget, Norm, Rejector
 
 @dataclass(frozen=True)
 class Training:
-    """All that decides a checkpoint's weights."""
+    """Everything that decides the weights of a checkpoint."""
 
     dataset: Choice
     network: Choice
     framework: Choice
-    rejector: Choice = field(compare=False)  # any rejector with this training key: it builds the head and the loss
+    rejector: Choice = field(compare=False)  # builds the head and the loss; any rejector with this training key does
     training_key: str
     recipe: Recipe
     chooser: Choice  # the attack of `recipe.choose_by`
-    budget: Budget  # of that attack
+    budget: Budget  # of the chooser
     seed: int
 
     @property
@@ -52,17 +52,17 @@ class Training:
 
     @property
     def is_revised(self) -> bool:
-        """Whether something behind the weights has a later revision: what was trained before is another network."""
+        """Whether a plugin behind the weights has a revision other than 1: older checkpoints are other networks."""
         return bool(self._revised())
 
     def _revised(self) -> dict[str, object]:
-        """Return the revisions behind the weights; a first one is left out, or shipped ones lose their names.
+        """Return the revisions behind the weights, without those that are 1: shipped checkpoints must keep their keys.
 
-        What changes in the engine counts where it changes a framework: that one raises its own.
+        The attack engine has no revision here: if its change changes a framework, the framework raises its own.
         """
         plugins = {"dataset": self.dataset, "network": self.network, "framework": self.framework}
         found = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
-        if self.training_key:  # of the rejector whose training it is: equal trainings must have equal keys
+        if self.training_key:  # of the rejector that names the training: equal trainings must have equal keys
             found["rejector"] = revision("rejector", build(Rejector, self.rejector).trains_as or self.rejector.name)
         found["chooser"] = revision("attack", self.chooser.name)
         later = {kind: number for kind, number in found.items() if number != 1}
@@ -82,13 +82,13 @@ class Cell:
     limit: int | None
     preset: str
     metrics: MetricSettings
-    is_adaptive: bool  # what is stored of the attack depends on the rejector: it looks at it, or that looks again
-    members: tuple[Choice, ...] = ()  # of an ensemble: the attacks it is the worst of; of a transfer: the one behind it
+    is_adaptive: bool  # the stored attack depends on the rejector: the attack looks at it, or it asks the network again
+    members: tuple[Choice, ...] = ()  # an ensemble's: the attacks it takes the worst of; a transfer's: its attack
     moved_on: Training | None = None  # of a transfer: the other network, on which the images are moved
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """The networks that must be there."""
+        """The trainings whose checkpoints this cell needs."""
         return (self.training,) if self.moved_on is None else (self.training, self.moved_on)
 
     @property
@@ -109,12 +109,12 @@ class Cell:
         return f"{self.budget.norm}:{radius_text(self.budget.radius)}"
 
     def revisions(self) -> dict[str, object]:
-        """Return which behaviour decides the row: plugins, the attacks' engine, packages that compute an attack."""
+        """Return the revisions that decide the row: of plugins, the attack engine, packages that compute attacks."""
         plugins = {"attack": self.attack, "dataset": self.dataset, "network": self.training.network}
         plugins |= {"rejector": self.rejector}
         found: dict[str, object] = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
         made = revision("framework", self.training.framework.name)
-        if made != 1:  # a first one is left out, as in the training's key
+        if made != 1:  # a 1 is left out, as in the training's key
             found["framework"] = made
         return found | beside_plugins(
             is_moving=self.budget is not None,
@@ -124,9 +124,9 @@ class Cell:
         )
 
     def describe(self, checkpoint: str, precision: str, moved_on: str = "") -> dict[str, Any]:
-        """Return all that decides the row, as plain values; the cell's keys are hashes of this alone.
+        """Return everything that decides the row, as plain values; the cell's keys are hashes of these values alone.
 
-        `moved_on` is the other checkpoint of a transfer. Other cells say nothing of it: their keys are as they were.
+        `moved_on` is the checkpoint of a transfer's other network. Other cells leave it out, so their keys stay.
         """
         elsewhere = {} if self.moved_on is None else {"moved_on": moved_on}
         return {
@@ -154,7 +154,7 @@ class Cell:
         return attack_key(self.describe(checkpoint, precision))
 
     def member(self, attack: Choice) -> "Cell":
-        """Return the cell of one attack of an ensemble, or of the attack behind a transfer, on the other network."""
+        """Return the cell of an ensemble's attack, or the cell of a transfer's attack on the other network."""
         network, rejector = self.training, self.rejector
         if self.moved_on is not None:
             network, rejector = self.moved_on, self.moved_on.rejector
@@ -192,17 +192,17 @@ class Plan:
         return groups
 
     def trainings(self) -> list[Training]:
-        """Return every network that is needed: those that are measured, then those that images are only moved on."""
+        """Return every training that is needed: of measured networks, then of those that images are only moved on."""
         return list(dict.fromkeys([*self.checkpoints(), *all_trainings(self.cells)]))
 
 
 def all_trainings(cells: Iterable[Cell]) -> Iterator[Training]:
-    """Return the networks that cells need, one as often as it is needed."""
+    """Return the trainings that cells need; a training comes once for each cell that needs it."""
     return (training for cell in cells for training in cell.trainings)
 
 
 def depends(attack: Choice, rejector: Choice) -> bool:
-    """Tell whether what is stored of an attack depends on the rejector."""
+    """Tell whether the stored results of an attack depend on the rejector."""
     return build(Attack, attack).is_adaptive or build(Rejector, rejector).has_look()
 
 
@@ -211,14 +211,14 @@ def cell_key(cell: Mapping[str, Any]) -> str:
     return digest(**cell)
 
 
-# Of a cell's description, what decides the moved images.
+# The parts of a cell's description that decide the moved images.
 _MOVING = ("checkpoint", "dataset", "attack", "members", "budget", "seed", "limit", "precision")
 
 
 def attack_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the attack of a cell that `Cell.describe` describes."""
     is_adaptive, revisions = cell["is_adaptive"], cell["revisions"]
-    moving = (*_MOVING, "moved_on") if "moved_on" in cell else _MOVING  # the last of a transfer alone
+    moving = (*_MOVING, "moved_on") if "moved_on" in cell else _MOVING  # only transfers have moved_on
     return digest(
         **{name: cell[name] for name in moving},
         rejector=cell["rejector"] if is_adaptive else None,
@@ -247,7 +247,7 @@ def victim_key(cell: Mapping[str, Any]) -> str:
 
 
 def clean_key(cell: Mapping[str, Any]) -> str:
-    """Return the key of what the rejector of a cell that `Cell.describe` describes says of clean inputs."""
+    """Return the key of the scores on clean inputs, for the rejector of a cell that `Cell.describe` describes."""
     kinds = ("dataset", "network", "rejector", "deployment")
     return digest(
         **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
@@ -255,12 +255,12 @@ def clean_key(cell: Mapping[str, Any]) -> str:
     )
 
 
-# Of a checkpoint's header, what decides the weights.
+# The parts of a checkpoint's header that decide the weights.
 _TRAINING = ("dataset", "network", "framework", "training_key", "recipe", "seed", "chooser", "budget")
 
 
 def header_key(facts: Mapping[str, Any]) -> str:
-    """Return the key of the training that a checkpoint's header describes, all of it being of its first revision."""
+    """Return the key of the training that a checkpoint's header describes, if all its plugins have revision 1."""
     return digest(**{name: facts[name] for name in _TRAINING})
 
 
@@ -283,9 +283,10 @@ def plain(value: object) -> object:
 
 
 def training_key(rejector: Rejector, name: str) -> str:
-    """Name what a rejector, `name` in its table, does to the weights; equal keys share one checkpoint.
+    """Name what a rejector does to the weights; equal keys share one checkpoint. `name` is its name in the table.
 
-    Empty: nothing. Else its name and every setting that is not the class's default, but those of `after_training`.
+    Empty if the rejector does nothing to the weights. Else its name with every setting that differs from the class's
+    default, without the settings in `after_training`.
     """
     if not rejector.has_training():
         return ""
@@ -300,7 +301,7 @@ def training_key(rejector: Rejector, name: str) -> str:
 
 
 def _after_training(plugin: type[Rejector]) -> frozenset[str]:
-    """Return the settings that do not matter; who overrides a training must say anew which these are."""
+    """Return the settings that do not change the training; a class that overrides the training must list them again."""
     for base in plugin.__mro__:
         if "after_training" in vars(base):
             return plugin.after_training

@@ -1,4 +1,4 @@
-"""What was asked for -> a list of cells, ordered so that work is shared. Pure: touches no file and no GPU."""
+"""Turns a request into a list of cells, ordered so that work is shared. Touches no file and no GPU."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +11,13 @@ from rrbench.plugins.config import Config
 from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, table
 from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, MovedElsewhere, Norm, Rejector
 
-CLEAN = "clean"  # planned always: the reference for every other row
+CLEAN = "clean"  # always planned: all other rows are compared with it
 ALL = "all"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line, a file or Python asked for; None means the preset's word."""
+    """What the command line, a file or Python asked for; None means that the preset decides."""
 
     rejectors: Sequence[str] | None = None
     attacks: Sequence[str] | None = None
@@ -31,7 +31,7 @@ class Request:
 
 
 def make_plan(request: Request, config: Config) -> Plan:
-    """Turn wishes into cells; pairs that do not fit are dropped with a line, nothing left is an error."""
+    """Turn a request into cells; each pair that does not fit is dropped with one line; an empty plan is an error."""
     dropped: dict[str, None] = {}
     cells: dict[Cell, None] = {}
     if not request.seeds:
@@ -79,14 +79,14 @@ def make_plan(request: Request, config: Config) -> Plan:
 
 
 def merged(cells: Iterable[Cell]) -> Plan:
-    """Make one plan of the cells of several."""
+    """Merge the cells of several plans into one plan."""
     return Plan(_ordered(list(dict.fromkeys(cells))), ())
 
 
 def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:
-    """Keep the order asked for, but bring together what shares a checkpoint, then what shares an attack.
+    """Keep the order of the request, but put cells of one checkpoint together, then cells of one attack.
 
-    Transfers come last: two networks may each be attacked by what is moved on the other.
+    Transfers come last: two networks may each be attacked with images that were moved on the other.
     """
     trainings = {cell.training: index for index, cell in reversed(list(enumerate(cells)))}
     attacks = {(cell.attack, cell.budget): index for index, cell in reversed(list(enumerate(cells)))}
@@ -103,7 +103,7 @@ def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:
 
 
 def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[tuple[str, str]]:
-    """Return (rejector, framework) texts that fit."""
+    """Return the pairs of a rejector and a framework that fit together, as texts."""
     rejectors = list(request.rejectors if request.rejectors is not None else config.run.rejectors)
     frameworks = None if request.frameworks is None else [expand("framework", text) for text in request.frameworks]
     is_all = rejectors == [ALL]
@@ -139,7 +139,7 @@ def _unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _own_pair(text: str) -> tuple[str, str]:
-    """Return a rejector without its alias, and the framework it runs on when none is named."""
+    """Return a rejector with its alias replaced, and the framework it runs on when the request names none."""
     rejector, at, framework = expand("rejector", text).partition("@")
     if at:
         return rejector, framework
@@ -178,7 +178,7 @@ def _training(
     rejector = choose("rejector", rejector_text, config, home.name)
     framework = choose("framework", framework_text, config, home.name)
     recipe = config.recipe(home.name, request.recipe)
-    # The data set's own budget comes first here: --budgets must not lead to another checkpoint.
+    # The data set's own budget comes first: --budgets must not lead to another checkpoint.
     budget = _budgets(home, config, config.dataset(home.name).budgets, request.budgets)[0]
     chooser = choose("attack", recipe.choose_by, config, home.name, {"step": config.step(home.name, budget.norm)})
     key = training_key(build(Rejector, rejector), rejector.name)
@@ -188,7 +188,7 @@ def _training(
 def _moved_on(
     request: Request, config: Config, dataset: Choice, network: Choice, planned: "_Planned", seed: int
 ) -> Training | None:
-    """Return the checkpoint that a transfer names as rows do: pgd-at, pgd-at+rr; None for any other attack."""
+    """Return the checkpoint that a transfer names as rows do (pgd-at, pgd-at+rr); None for any other attack."""
     if planned.source is None:
         return None
     framework, *rest = split_list(planned.source, at="+") or [""]
@@ -198,13 +198,13 @@ def _moved_on(
     if reason is not None:
         raise UseError(f"{planned.attack}: {reason}")
     training, _ = _training(request, config, dataset, network, _own_pair(rejector)[0], framework, seed)
-    if training.trained_as != planned.source:  # one name only: rows are found by it
+    if training.trained_as != planned.source:  # rows are found by this name, so only one spelling is allowed
         raise UseError(f"{planned.attack}: that network is called {training.trained_as}")
     return training
 
 
 def _budgets(dataset: Choice, config: Config, *sources: Sequence[str] | None) -> list[Budget]:
-    """Return the budgets of the first source that names any."""
+    """Return the budgets of the first source that has any."""
     texts = next(filter(None, sources), None)
     if texts is None:
         raise _silent(config, dataset.name)
@@ -226,7 +226,7 @@ class _Planned:
 
 
 def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[str, None]) -> list[_Planned]:
-    """Return the attacks with their budgets: clean first, what takes images of others last, when these are there."""
+    """Return the attacks with their budgets: clean first; ensembles and transfers last, as they use others' images."""
     texts = list(request.attacks if request.attacks is not None else config.run.attacks)
     if texts == [ALL]:
         texts = list(config.run.all_attacks)
@@ -246,12 +246,12 @@ def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[st
 
 
 def _takes_over(plan: _Planned) -> bool:
-    """Tell whether an attack moves nothing itself: it takes images of others."""
+    """Tell whether an attack moves no images itself but uses those of other attacks."""
     return isinstance(build(Attack, plan.attack), Ensemble | MovedElsewhere)
 
 
 def _transfers(plan: _Planned, config: Config, dataset: Choice, dropped: dict[str, None]) -> list[_Planned]:
-    """Return a transfer with the attack behind it, where that one has a form of its norm; of other attacks nothing."""
+    """Return a transfer with its attack, if that attack has a form of its norm; nothing if `plan` is no transfer."""
     transfer = build(Attack, plan.attack)
     if not isinstance(transfer, MovedElsewhere) or plan.budget is None:
         return []
@@ -263,7 +263,7 @@ def _transfers(plan: _Planned, config: Config, dataset: Choice, dropped: dict[st
 
 
 def _is_blind(plan: _Planned) -> bool:
-    """Tell whether an attack moves images within a budget, and without a look at the rejector."""
+    """Tell whether an attack moves images within a budget and does not look at the rejector."""
     attack = build(Attack, plan.attack)
     return attack.needs_budget and not attack.is_adaptive and not _takes_over(plan)
 
@@ -280,7 +280,7 @@ def _planned(
 
 
 def variants(text: str) -> list[str]:
-    """Return one text for each value of the setting that the attack expands over, where it is left out."""
+    """Return one text for each value of the setting that the attack expands over; only `text` if it gives a value."""
     call = long_form("attack", parse(text), table("attack").classes)
     over = cast(type[Attack], find("attack", call.name)).expand_over
     if over is None or call.positional is not None or over[0] in dict(call.keywords):

@@ -1,4 +1,4 @@
-"""A plan cut into units of work: each is done by one worker, in any order that respects what it comes after."""
+"""Cuts a plan into units of work. One worker does one unit, once the units in its `after` are done."""
 
 import heapq
 from collections.abc import Collection, Sequence
@@ -12,10 +12,10 @@ class Unit:
     """A training, or the cells that share one run of an attack; no two units do the same work."""
 
     training: Training
-    cells: tuple[Cell, ...]  # of a training: all that wait for its checkpoint
+    cells: tuple[Cell, ...]  # of a training: all cells that wait for its checkpoint
     is_training: bool = False
     is_member: bool = False  # an ensemble of the plan will ask for this attack's images
-    after: tuple[int, ...] = ()  # positions of the units to be done before; always smaller than one's own
+    after: tuple[int, ...] = ()  # positions of the units that must be done first, all before its own
 
     @property
     def label(self) -> str:
@@ -24,14 +24,14 @@ class Unit:
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """The networks that it makes or needs."""
+        """The networks that this unit trains or needs."""
         return (self.training,) if self.is_training else self.cells[0].trainings
 
 
 def units_of(cells: Sequence[Cell], untrained: Collection[Training]) -> list[Unit]:
-    """Cut cells into units: attacks come after their training, ensembles after the attacks they are the worst of.
+    """Cut cells into units: an attack comes after its training, an ensemble after the attacks it takes the worst of.
 
-    Transfers come after the training of the other network, and after its own attack where that is planned.
+    A transfer comes after the training of the other network, and after the attack on that network if the plan has it.
     """
     groups: dict[tuple[Training, str], list[Cell]] = {}
     for cell in cells:
@@ -55,17 +55,17 @@ def units_of(cells: Sequence[Cell], untrained: Collection[Training]) -> list[Uni
 
 
 def _group(cell: Cell) -> tuple[Training, str]:
-    """Return what the cells that share one run of an attack have in common, wherever their checkpoint lies."""
+    """Return what cells must share to use one run of an attack; the checkpoint's place does not matter."""
     return cell.training, cell.attack_key("", "")
 
 
 def longest_first(seconds: Sequence[float]) -> list[int]:
-    """Return positions, the longest unit first: a long one begun last would keep all the others waiting."""
+    """Return positions, the longest unit first: if a long unit starts last, all other workers wait for it."""
     return sorted(range(len(seconds)), key=lambda position: -seconds[position])
 
 
 def wall_seconds(units: Sequence[Unit], seconds: Sequence[float], workers: int) -> float:
-    """Play the schedule through: whenever a worker is free it takes the longest unit that can be begun."""
+    """Simulate the schedule: a free worker takes the longest unit that may start."""
     waiting = longest_first(seconds)
     ended: set[int] = set()
     running: list[tuple[float, int]] = []  # (end, position)
