@@ -8,7 +8,7 @@ from rrbench.protocols import Batch, DataInfo, Draws
 
 
 def augment(batch: Batch, info: DataInfo, draws: Draws) -> Batch:
-    """Shift each image by up to `info.pad` pixels, zeros coming in, and mirror half of them where `info.flip`."""
+    """Shift each image by up to `info.pad` pixels, filling with zeros; mirror half of them if `info.flip`."""
     if not info.pad and not info.flip:
         return batch
     down, right, mirror = draws.uniform(batch.ids, (3,), 0).unbind(1)

@@ -8,20 +8,20 @@ from torch import Tensor, nn
 
 
 class Average:
-    """The mean keeps a share of itself at every step; it begins as the first weights.
+    """Starts as the first weights; every step keeps the share `keep` of the mean and adds the rest from the network.
 
-    Batch-norm statistics are averaged like weights: those of the network in training are of other weights.
-    Counters are not: they stay the network's own.
+    Batch-norm statistics are averaged like weights, as the network's own statistics belong to other weights.
+    Counters are not averaged: they stay the network's own.
     """
 
     def __init__(self, network: nn.Module, keep: float) -> None:
         own = {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
         self.keep, self.tensors = keep, {name: tensor.clone() for name, tensor in own.items()}
-        self._own = list(own.values())  # they share the network's memory
+        self._own = list(own.values())  # share the network's memory
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Move towards the network's weights, in place: a captured step finds the tensors where they were."""
+        """Move towards the network's weights, in place: a captured step expects the tensors at the same address."""
         torch._foreach_lerp_(list(self.tensors.values()), self._own, 1 - self.keep)
 
     @torch.no_grad()
@@ -32,7 +32,7 @@ class Average:
 
     @contextmanager
     def worn(self) -> Iterator[None]:
-        """Let the network have the mean for its weights for a while."""
+        """Use the mean as the network's weights inside the block."""
         kept = [tensor.clone() for tensor in self._own]
         self._give(self.tensors.values())
         try:

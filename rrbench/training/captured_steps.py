@@ -1,7 +1,7 @@
-"""One step of training: PyTorch's plain way, and on a GPU the same step captured once and replayed.
+"""One training step: plain PyTorch, or on a GPU the same step captured once and replayed.
 
-At a batch of 128 a GPU waits for Python to launch its kernels: a captured step is launched as a whole. The numbers are
-the plain step's: the same functions are captured, and the random numbers are taken from keys that change on the device.
+With batches of 128, a GPU waits for Python to launch kernels; a captured step is launched as a whole. It gives the
+same numbers as the plain step: the same functions run, and the keys of the random numbers change on the device.
 """
 
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
 from rrbench.training.augment import augment
 from rrbench.training.average import Average
 
-WARM = 3  # steps taken plainly before a capture, so that kernels are chosen and buffers exist
+WARM = 3  # plain steps before a capture: they choose the kernels and allocate the buffers
 
 
 @dataclass
 class Step:
-    """Takes steps of SGD on the inputs at given positions."""
+    """Takes SGD steps on the inputs at given positions."""
 
     framework: Framework
     rejector: Rejector
@@ -33,14 +33,14 @@ class Step:
     info: DataInfo
     data: Batch
     average: Average | None = field(default=None, kw_only=True)  # follows the weights
-    total: Tensor = field(init=False)  # loss of this epoch so far, summed over its inputs
+    total: Tensor = field(init=False)  # loss of this epoch so far, summed over the inputs
 
     def __post_init__(self) -> None:
         self.total = torch.zeros((), dtype=torch.float64, device=self.data.labels.device)
         self._shifts, self._draws = ReplayedDraws(0), ReplayedDraws(0)
 
     def begin(self, training: Training, epoch: int) -> None:
-        """Start an epoch: its own random numbers, and no loss yet."""
+        """Start an epoch: set its random numbers and clear the loss."""
         self._shifts.follow(derive(training.seed, "augment", epoch))
         self._draws.follow(derive(training.seed, "train", epoch))
         self.total.zero_()
@@ -52,7 +52,7 @@ class Step:
         self._step(positions)
 
     def release(self) -> None:
-        """Give back what the steps hold on the device; no step is taken after this."""
+        """Free what the steps hold on the device; take no step after this."""
 
     def _step(self, positions: Tensor) -> None:
         self.network.refresh()
@@ -68,18 +68,21 @@ class Step:
 
 @dataclass
 class Captured:
-    """A step for batches of one size."""
+    """The captured step for one batch size."""
 
-    positions: Tensor  # where the graph looks for its batch
-    to_warm: int  # steps to be taken plainly before a capture
+    positions: Tensor  # the graph reads the positions of its batch here
+    to_warm: int  # plain steps left before the capture
     is_refused: bool = False
     graph: torch.cuda.CUDAGraph | None = None
-    rate: float | None = None  # at which the graph steps
+    rate: float | None = None  # the learning rate in the graph
 
 
 @dataclass
 class CapturedStep(Step):
-    """Replays a step, captured for each size of batch (an epoch's last is smaller) and anew for another rate."""
+    """Replays a captured step; captures one for each batch size, and again when the learning rate changes.
+
+    An epoch's last batch is smaller.
+    """
 
     report: Report
     name: str
@@ -91,7 +94,7 @@ class CapturedStep(Step):
     def take(self, positions: Tensor, rate: float) -> None:
         """Take one step."""
         if len(positions) not in self._captured:
-            # Of another size only the kernels are new, and what refuses one refuses both.
+            # Another batch size changes only the kernels: if one size cannot be captured, no size can.
             is_refused = any(each.is_refused for each in self._captured.values())
             with TURNS.together():
                 own_positions = positions.clone()
@@ -100,7 +103,7 @@ class CapturedStep(Step):
         own.positions.copy_(positions)
         if own.to_warm:
             own.to_warm -= 1
-            with TURNS.alone():  # what is compiled here is compiled once for all trainings
+            with TURNS.alone():  # kernels compiled here serve all trainings
                 return super().take(own.positions, rate)
         if rate != own.rate and not own.is_refused:
             self._capture(own, rate)
@@ -110,7 +113,7 @@ class CapturedStep(Step):
         return own.graph.replay()
 
     def release(self) -> None:
-        """Free the graphs now: left to Python, they might go while another training captures."""
+        """Free the graphs now: Python might free them later, while another training captures."""
         if self.data.labels.is_cuda:
             torch.cuda.current_stream().synchronize()
         for each in self._captured.values():
@@ -119,11 +122,11 @@ class CapturedStep(Step):
         self._captured.clear()
 
     def _capture(self, own: Captured, rate: float) -> None:
-        """Record a step; one that waits for the device in between cannot be: its size goes plainly from then on."""
+        """Record a step; if it waits for the device in between, it cannot be recorded, and this size stays plain."""
         with TURNS.alone():
             stream = torch.cuda.current_stream()
             stream.synchronize()
-            own.graph = own.rate = None  # the memory of one with another rate is free then
+            own.graph = own.rate = None  # frees the memory of the graph with the old rate
             graph = torch.cuda.CUDAGraph()
             # The graphs never run at the same time, so they can share memory.
             pool = next((each.graph.pool() for each in self._captured.values() if each.graph is not None), None)
@@ -136,4 +139,4 @@ class CapturedStep(Step):
                 self.report.line(f"{what} cannot be captured and goes on plainly ({first_line(error)})")
             else:
                 own.graph, own.rate = graph, rate
-            del graph  # within the turn: freeing one that was refused may wait for the device
+            del graph  # while the turn is held: freeing a refused graph may wait for the device

@@ -1,4 +1,4 @@
-"""What a stopped training goes on from: written while the next epoch trains, and read back."""
+"""The file from which a stopped training resumes: written while the next epoch trains, and read back."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -24,19 +24,19 @@ class State:
     network: nn.Module
     optimizer: torch.optim.SGD
     average: Average | None = None
-    epoch: int = 0  # finished ones
+    epoch: int = 0  # number of finished epochs
     best_epoch: int = 0
     best_score: float = -1.0
     best: dict[str, Tensor] = field(default_factory=dict)
     log: list[dict[str, float]] = field(default_factory=list)
 
     def judged(self) -> AbstractContextManager[None]:
-        """Give the network the weights that are judged and kept: their mean, where one is taken."""
+        """Give the network the weights that are judged and kept: the running mean, if the recipe asks for one."""
         return self.average.worn() if self.average else nullcontext()
 
 
 class Writer:
-    """Writes what a resumed run needs, while the next epoch trains; at the end all is written."""
+    """Writes the state for a resumed run while the next epoch trains; leaving the block waits for the last write."""
 
     def __init__(self, path: Path, training: Training) -> None:
         self.path, self.training = path, training
@@ -52,8 +52,8 @@ class Writer:
             self._last.result()
 
     def save(self, state: State) -> None:
-        """Begin to write a copy of the state, once the one before is written; if that failed, wait for this one."""
-        # Before a turn is taken: the writer needs one of its own to end.
+        """Start writing a copy of the state when the earlier write is done; if that write failed, wait for this one."""
+        # Wait before taking a turn: the earlier write needs a turn to end.
         has_failed = self._last is not None and self._last.exception() is not None
         with TURNS.together():
             copies = self._copies(state)
@@ -69,7 +69,7 @@ class Writer:
             self._last.result()
 
     def _copies(self, state: State) -> dict[str, Tensor]:
-        """Copy on the device, where it takes no time, so that the next epoch can begin."""
+        """Copy on the device, which is fast, so that the next epoch can begin."""
         tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
         if state.average:
@@ -82,18 +82,18 @@ class Writer:
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
         }
         if next(state.network.parameters()).is_cuda:
-            torch.cuda.current_stream().synchronize()  # the copies are read from another stream
+            torch.cuda.current_stream().synchronize()  # another stream reads the copies
         return copies
 
     def _write(self, copies: dict[str, Tensor], facts: dict[str, object]) -> None:
-        """Bring the copies home and write them; only the first of the two needs the GPU."""
+        """Copy to main memory and write the file; only the copying needs the GPU."""
         with TURNS.together():
             at_home = {name: tensor.cpu() for name, tensor in copies.items()}
         write_checkpoint(self.path, at_home, facts)
 
 
 def resume(state: State, path: Path, training: Training) -> None:
-    """Take over the state of the run that wrote a file."""
+    """Continue from the state in a file."""
     checkpoint = read_checkpoint(path)
     facts = checkpoint.facts
     if facts.get("key") != training.key:
@@ -105,7 +105,7 @@ def resume(state: State, path: Path, training: Training) -> None:
 
 
 def _take_over(state: State, checkpoint: Checkpoint) -> None:
-    """Fill a state; what does not fit is an error of some kind, since anybody may have written the file."""
+    """Fill a state; a part that does not fit raises an error, as anybody may have written the file."""
     facts = checkpoint.facts
     device = next(state.network.parameters()).device
     parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}, "average": {}}
@@ -115,7 +115,7 @@ def _take_over(state: State, checkpoint: Checkpoint) -> None:
     state.network.load_state_dict(parts["network"])
     for name, parameter in state.network.named_parameters():
         if name in parts["momentum"]:
-            # Laid out as the parameter is: otherwise the optimiser would go tensor by tensor on a GPU.
+            # The memory layout must be the parameter's, or the optimiser updates tensor by tensor on a GPU.
             found = parts["momentum"][name]
             if found.shape != parameter.shape:
                 raise ValueError(name)

@@ -34,14 +34,14 @@ from rrbench.training.average import Average
 from rrbench.training.captured_steps import CapturedStep, Step
 from rrbench.training.resume import State, Writer, resume
 
-AHEAD = 16  # steps that may wait in a GPU's queue
-_SEEDED = threading.Lock()  # PyTorch's random state is one for all threads
-_OWN = threading.local()  # the streams of a thread
-_EXACT = threading.Lock()  # and so is its switch for tf32
+AHEAD = 16  # steps that may wait in the GPU's queue
+_SEEDED = threading.Lock()  # all threads share PyTorch's random state
+_OWN = threading.local()  # each thread's streams
+_EXACT = threading.Lock()  # all threads share PyTorch's tf32 switch
 
 
 class Epoch(NamedTuple):
-    """An epoch that has ended."""
+    """A finished epoch."""
 
     record: dict[str, float]  # its number, loss and accuracies
     seconds: float
@@ -61,7 +61,7 @@ def epochs(
 
     Exhaust the iterator to get the checkpoints written; stop early and a later call resumes.
 
-    `is_plain`: without twin and captured steps. It is the reference that they are compared with, and runs alone.
+    `is_plain` trains without twin and captured steps, and alone: the reference that these are compared with.
     """
     with _switched(precision), _own_stream(device), ExitStack() as at_end:
         with TURNS.together():
@@ -93,9 +93,9 @@ def epochs(
             while state.epoch < training.recipe.epochs:
                 begin = time.perf_counter()
                 loss = _epoch(training, state, step, advance)
-                # Where robust accuracy chooses no epoch, it is worth its attack only once.
+                # If robust accuracy does not choose the epoch, one attack after the last epoch is enough.
                 is_attacked = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
-                # The first time it compiles kernels, which is done once for all trainings.
+                # The first judgement compiles kernels; run alone, it compiles them once for all trainings.
                 with TURNS.together() if seconds else TURNS.alone(), state.judged():
                     found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
                     record = {"epoch": state.epoch + 1, "loss": loss, **found}
@@ -106,7 +106,7 @@ def epochs(
                 seconds.append(time.perf_counter() - begin)
                 yield Epoch(record, seconds[-1])
         if seconds:
-            # Said, not written into the checkpoint: the same training must give the same file.
+            # Reported, but not written into the checkpoint: the same training must give the same file.
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
         with TURNS.together():
             _finish(training, state, files, load("test"), precision)
@@ -114,7 +114,7 @@ def epochs(
 
 @contextmanager
 def _released(step: Step) -> Iterator[None]:
-    """Release a training's steps when it ends, in whatever way."""
+    """Release a training's steps when the training ends or fails."""
     try:
         yield
     finally:
@@ -124,7 +124,7 @@ def _released(step: Step) -> Iterator[None]:
 
 @contextmanager
 def _switched(precision: Precision) -> Iterator[None]:
-    """Set PyTorch's switches, but not while another training has tf32 off: that would end its exact pass."""
+    """Set PyTorch's switches, but wait while another training has tf32 off for its exact pass."""
     with ExitStack() as switches:
         with _EXACT:
             switches.enter_context(tf32(precision == "tf32"))
@@ -134,7 +134,7 @@ def _switched(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def _own_stream(device: torch.device) -> Iterator[None]:
-    """Work on a stream of its own, as capturing asks for, and beside other trainings on the same GPU."""
+    """Work on the thread's own stream: a capture needs one, and other trainings may share the GPU."""
     if device.type != "cuda":
         yield
         return
@@ -151,9 +151,9 @@ def _own_stream(device: torch.device) -> Iterator[None]:
 
 
 def _stream() -> torch.cuda.Stream:
-    """Return this thread's own stream on the present GPU.
+    """Return this thread's own stream on the current GPU.
 
-    Not a new one for each training: PyTorch has 32 and hands them out again, also one that another training works on.
+    A new stream for each training would not do: PyTorch reuses 32 streams, and may return one that is in use.
     """
     streams = _OWN.__dict__.setdefault("streams", {})
     device = torch.cuda.current_device()
@@ -163,14 +163,14 @@ def _stream() -> torch.cuda.Stream:
 
 
 def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.Module:
-    """Build a network with the weights that its seed gives, on the CPU so that they are the same everywhere."""
+    """Build a network with the weights that its seed gives; on the CPU, so that they are the same everywhere."""
     with _SEEDED, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(training.seed, "initial weights"))
         return build(NetworkSource, training.network).build(info, rejector)
 
 
 def learning_rate(recipe: Recipe, epoch: int, batch_index: int, batches: int) -> float:
-    """Return the rate of one step; time is counted to the end of the step, so a drop comes one batch early."""
+    """Return the rate of one step; time is counted at the end of the step, so a drop comes one batch early."""
     share = (epoch + Fraction(batch_index + 1, batches)) / recipe.epochs
     return recipe.learning_rate * 0.1 ** sum(share >= drop for drop in recipe.drops)
 
@@ -195,7 +195,7 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
         step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
         advance(1 / len(pieces))
         if index % AHEAD == AHEAD - 1 and data.labels.is_cuda:
-            # Whoever trains beside waits for all that lies in the GPU's queue when it captures its step.
+            # Another training that captures its step waits for the GPU's whole queue: keep the queue short.
             torch.cuda.current_stream().synchronize()
     with TURNS.together():
         mean = float(step.total) / data.size
@@ -207,7 +207,7 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
 def accuracies(
     training: Training, model: Instrumented, rejector: Rejector, judged: Batch, *, is_attacked: bool = True
 ) -> dict[str, float]:
-    """Return clean accuracy and, where asked, accuracy under the chooser's attack, in percent."""
+    """Return clean accuracy and, if asked, accuracy under the chooser's attack, in percent."""
     attack = build(Attack, training.chooser)
     draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
     size = batch_size(judged.labels.device)
@@ -234,14 +234,14 @@ def accuracies(
 
 
 def _choose(state: State, framework: Framework, record: Mapping[str, float]) -> None:
-    """Remember the weights if this epoch is strictly the best so far, or the latest where accuracy says nothing."""
+    """Keep the weights if this epoch is strictly the best so far, or always if accuracy chooses no epoch."""
     if not framework.chooses_epoch or record["robust_accuracy"] > state.best_score:
         state.best_epoch, state.best_score = int(record["epoch"]), record.get("robust_accuracy", -1.0)
         state.best = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
 
 
 def _finish(training: Training, state: State, files: Files, test: Batch, precision: Precision) -> None:
-    """Write both checkpoints with the clean accuracy that whoever loads them must find again."""
+    """Write both checkpoints, with the clean accuracy that a reader of the weights can check."""
     with state.judged():
         last = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
     for path, weights, is_chosen in ((files.last, last, False), (files.chosen, state.best, True)):
@@ -264,7 +264,7 @@ def _finish(training: Training, state: State, files: Files, test: Batch, precisi
 
 
 def clean_facts(network: nn.Module, test: Batch) -> dict[str, Any]:
-    """Return what whoever loads these weights must find again: which clean inputs are right, in exact float32."""
+    """Return facts that a reader of the weights can check: which clean inputs are right, in exact float32."""
     with _EXACT, frozen(network), tf32(False):
         logits = forward(network, test.images, batch_size(test.labels.device)).logits
     correct = logits.argmax(1) == test.labels
