@@ -1,1 +1,1 @@
-"""What is installed, with which settings, and what it must keep to."""
+"""The installed plugins, their settings, and the rules that they must follow."""

@@ -1,6 +1,6 @@
-"""What is installed, read from the plugins' source text: `rrbench list` imports neither torch nor any plugin.
+"""Lists what is installed by reading the plugins' source text: `rrbench list` imports neither torch nor any plugin.
 
-A table must be a plain dict of imported classes to be shown entry by entry.
+A table is shown entry by entry only if it is a plain dict of imported classes.
 """
 
 import ast
@@ -20,14 +20,14 @@ BY_SETTINGS = "by its settings"
 
 @dataclass(frozen=True)
 class Card:
-    """What one entry of a table says of itself."""
+    """What one entry of a table declares."""
 
     name: str
     package: str
     attributes: dict[str, str] = field(default_factory=dict)  # class variables, as written
-    settings: dict[str, str] = field(default_factory=dict)  # {setting: default}; empty for one that must be given
+    settings: dict[str, str] = field(default_factory=dict)  # {setting: default}; empty if it must be given
     stands_for: str = ""  # an alias's target
-    methods: frozenset[str] = frozenset()  # those that the class or one of its bases defines, the protocol's own apart
+    methods: frozenset[str] = frozenset()  # those that the class or a base defines, without the protocol's
 
 
 class UnreadableError(Exception):
@@ -48,7 +48,7 @@ def cards(kind: str) -> list[Card]:
 
 @cache
 def plugins(kind: str) -> Mapping[str, Card]:
-    """Return the cards of one kind by name, without those that stand for others."""
+    """Return the cards of one kind by name, without aliases."""
     return {card.name: card for card in cards(kind) if not card.stands_for}
 
 
@@ -61,7 +61,7 @@ def plugin_name(kind: str, text: str) -> str:
 
 @cache
 def constant(module: str, name: str) -> str:
-    """Return a constant of a module as it is written there."""
+    """Return a constant of a module as the source text writes it."""
     tree, _ = _module(module)
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", None) == name:
@@ -103,7 +103,7 @@ def _module(name: str) -> tuple[ast.Module, dict[str, str]]:
     tree = ast.parse(source.read_text(encoding="utf-8"))
     package = name if source.name == "__init__.py" else name.rpartition(".")[0]
     found: dict[str, str] = {}
-    # Not the top level alone: `from rrbench import Rejector` leads to an import under `if TYPE_CHECKING`.
+    # Walk the whole tree: in `from rrbench import Rejector`, the import is under `if TYPE_CHECKING`.
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
@@ -115,7 +115,7 @@ def _module(name: str) -> tuple[ast.Module, dict[str, str]]:
 
 
 def _source(name: str) -> Path:
-    """Find a module's file; asking Python for a submodule would import its package."""
+    """Find a module's file without `find_spec` of a submodule, which would import its package."""
     package, *rest = name.split(".")
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -129,11 +129,11 @@ def _source(name: str) -> Path:
 
 class _Setting(NamedTuple):
     default: str
-    is_by_name: bool  # the constructor takes it by name alone
+    is_by_name: bool  # the constructor takes the setting by name only
 
 
 def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, _Setting], frozenset[str]]:
-    """Return a class's attributes and settings, inherited ones first, as dataclasses order them, and its methods."""
+    """Return a class's attributes, settings and methods; inherited settings come first, as in dataclasses."""
     tree, imports = _module(module)
     node = next((part for part in tree.body if isinstance(part, ast.ClassDef) and part.name == name), None)
     if node is None:
@@ -171,7 +171,7 @@ def _class(module: str, name: str) -> tuple[dict[str, str], dict[str, _Setting],
 
 
 def _answer(part: ast.FunctionDef) -> str:
-    """Write what a property returns: a value, or `setting=value` where it is true of that one."""
+    """Write what a property returns: a value, or `setting=value` if the property compares one setting with it."""
     last = part.body[-1]
     value = last.value if isinstance(last, ast.Return) else None
     if isinstance(value, ast.Compare) and len(part.body) <= 2 and len(value.ops) == 1:
@@ -183,7 +183,7 @@ def _answer(part: ast.FunctionDef) -> str:
 
 
 def _setting(value: ast.expr | None, is_by_name: bool) -> _Setting:
-    """Read a setting's default; `field` holds it with more that is said of the setting."""
+    """Read a setting's default; `field(...)` holds it among other arguments."""
     if not isinstance(value, ast.Call) or ast.unparse(value.func) != "field":
         return _Setting(_text(value, ":"), is_by_name)
     words = {word.arg: word.value for word in value.keywords}
@@ -191,7 +191,7 @@ def _setting(value: ast.expr | None, is_by_name: bool) -> _Setting:
 
 
 def _text(value: ast.expr | None, joint: str = ", ") -> str:
-    """Write a value as it is typed on the command line, where it is one that can be."""
+    """Write a value as the command line takes it; else as Python writes it."""
     if value is None:
         return ""
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "Fraction":

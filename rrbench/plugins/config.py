@@ -1,6 +1,6 @@
-"""Presets and configuration files (TOML) -> a frozen Config. Imports no torch.
+"""Reads presets and configuration files (TOML) into a frozen Config. Imports no torch.
 
-A preset holds values only; no code asks which preset is on. A file may extend a preset; unknown keys are errors.
+A preset holds values only; no code asks which preset is used. A file may extend a preset; unknown keys are errors.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ KINDS = ("rejector", "attack", "framework")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained, whatever its framework."""
+    """How a network is trained, with any framework."""
 
     epochs: int
     batch: int
     learning_rate: float
-    drops: tuple[Fraction, ...]  # after these shares of all epochs the rate is divided by 10
+    drops: tuple[Fraction, ...]  # the rate is divided by 10 after each of these shares of all epochs
     momentum: float
     weight_decay: float
     choose_by: str  # the attack whose accuracy chooses the epoch
     choose_on: Literal["test", "calibration"]
-    average: float  # the share that the mean of the weights keeps of itself at every step; 0: none is taken
+    average: float  # the share of itself that the mean of the weights keeps at every step; 0: no mean is taken
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1:
@@ -40,7 +40,7 @@ class Recipe:
             raise UseError(f"average must be at least 0 and below 1, not {self.average:g}")
 
     def facts(self) -> dict[str, Any]:
-        """Return what keys and headers hold; without averaging it is left out, or older checkpoints lose their keys."""
+        """Return what keys and headers hold; no `average` if it is 0, so that older checkpoints keep their keys."""
         found = dataclasses.asdict(self)
         if not self.average:
             del found["average"]
@@ -55,14 +55,14 @@ class MetricSettings:
     resamples: int  # 0: rows without intervals
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Refuse a negative number of draws."""
         if self.resamples < 0:
             raise UseError(f"resamples must not be negative, as {self.resamples} is")
 
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """What `rrbench run` does where the command line is silent."""
+    """What `rrbench run` does if the command line does not say."""
 
     dataset: str
     rejectors: tuple[str, ...]
@@ -73,7 +73,7 @@ class RunDefaults:
 
 @dataclass(frozen=True)
 class DatasetDefaults:
-    """What a data set is measured with where the command line is silent; empty where the preset is, too."""
+    """How a data set is measured if the command line does not say; empty if the preset does not say either."""
 
     network: str
     budgets: tuple[str, ...]
@@ -100,7 +100,7 @@ class Config:
         return _section(MetricSettings, self.values.get("metrics", {}), "metrics")
 
     def recipe(self, dataset: str, changes: Mapping[str, object] | None = None) -> Recipe:
-        """Return the training recipe of a data set, with a command's own changes."""
+        """Return the training recipe of a data set, with the changes that a command asks for."""
         merged = {**self.values.get("recipe", {}), **self._dataset(dataset).get("recipe", {}), **(changes or {})}
         return _section(Recipe, merged, "recipe")
 
@@ -110,12 +110,12 @@ class Config:
         return _section(DatasetDefaults, {"network": "", "budgets": [], **plain}, f"dataset.{dataset}")
 
     def step(self, dataset: str, norm: str) -> Fraction | None:
-        """Return the step size of gradient attacks; it does not grow with the radius."""
+        """Return the step size of gradient attacks; it does not depend on the radius."""
         text = self._dataset(dataset).get("step", {}).get(norm)
         return typing.cast(Fraction | None, convert(text, Fraction | None, f"[dataset.{dataset}.step] {norm}"))
 
     def settings(self, kind: str, name: str, dataset: str) -> dict[str, object]:
-        """Return the settings that the preset gives a plugin, those for this data set last."""
+        """Return the settings that the preset gives a plugin; those for this data set win."""
         if kind not in KINDS:
             return {}
         general = self.values.get(kind, {}).get(name, {})
@@ -163,7 +163,7 @@ def load_file(path: Path, preset: str) -> Config:
 
 
 def _checked(preset: str, values: Mapping[str, Any]) -> Config:
-    """Read every section once: a wrong value is an error even in a run that would not use it."""
+    """Read every section once: a wrong value is an error even if the run does not use it."""
     config = Config(preset, values)
     _section(RunDefaults, values.get("run", {}), "run")
     _section(MetricSettings, values.get("metrics", {}), "metrics")
@@ -201,7 +201,7 @@ def _check_shape(values: Mapping[str, Any], plain: Collection[str], sections: Co
 
 
 def _check_plugins(values: Mapping[str, Any], where: str) -> None:
-    """Each plugin's settings are a section of their own; the registry knows which names there are."""
+    """Check that each plugin's settings are a section; the registry checks the plugins' names."""
     for kind in KINDS:
         _check_shape(values.get(kind, {}), (), values.get(kind, {}), f"{where}, [{kind}]")
 
@@ -219,7 +219,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         before = base.get(key)
-        # A table in place of a value replaces it; whoever reads it refuses it.
+        # A section may replace a plain value here; the code that reads the value refuses it.
         inner = before if isinstance(before, Mapping) else {}
         merged[key] = _merged(inner, value) if isinstance(value, dict) else value
     return merged

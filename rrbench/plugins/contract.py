@@ -1,4 +1,4 @@
-"""What a class must be to be a plugin, as far as the class alone shows it: looked at when its table is loaded."""
+"""Checks that a class can be a plugin, as far as the class alone shows; runs when its table is loaded."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ METHODS = {"build_head", "certainty", "fit", "oracle_certainty", "training_loss"
 
 
 def check_entry(kind: str, name: object, value: object) -> None:
-    """Refuse a table's line; a text stands for another entry and is looked at when it is used."""
+    """Refuse a wrong entry of a table; an alias is a text, and is checked when it is used."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"the table's key {name!r} is no name")
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def check_entry(kind: str, name: object, value: object) -> None:
 
 
 def check_class(plugin: type) -> None:
-    """Refuse a class that would be misunderstood: one line with the class and what to write."""
+    """Refuse a class that would be misunderstood; the error names the class and what to write."""
     name = plugin.__name__
     for base in plugin.__mro__:
         own = [key for key, hint in inspect.get_annotations(base).items() if "ClassVar" not in str(hint)]
@@ -54,7 +54,7 @@ def check_class(plugin: type) -> None:
 
 
 def check_instance(plugin: object) -> None:
-    """Refuse an object whose methods are not its class's, or whose facts cannot be had."""
+    """Refuse an object that sets methods on itself, or whose facts raise an error."""
     name = type(plugin).__name__
     for method in sorted(vars(plugin).keys() & METHODS):
         raise TypeError(f"{name} sets self.{method}: write it as a method, or nobody sees that it has one")
@@ -67,7 +67,7 @@ def check_instance(plugin: object) -> None:
 
 
 def _facts(base: type) -> set[str]:
-    """Return what a base class says of itself in variables and properties."""
+    """Return the names of the variables and properties of a base class."""
     return {
         key
         for key, value in vars(base).items()
@@ -100,7 +100,7 @@ def _check_attack(plugin: type[Attack]) -> None:
 
 
 def check_inherited(classes: Mapping[str, type], name: str) -> None:
-    """Refuse a rejector that says it trains as another one and does not."""
+    """Refuse a rejector that declares the training of another but does not inherit its methods."""
     plugin = classes[name]
     if not issubclass(plugin, Rejector) or not plugin.trains_as:
         return

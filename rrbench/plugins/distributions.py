@@ -9,13 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-FINDER = "__editable__"  # begins the name of what an editable install writes for Python to find its packages
-NO_PART = frozenset({"tests", "test", "docs", "examples", "conftest", "setup"})  # beside a package, and not installed
+FINDER = "__editable__"  # editable installs write a finder; its name begins so
+NO_PART = frozenset({"tests", "test", "docs", "examples", "conftest", "setup"})  # lie beside it, not installed
 
 
 @cache
 def package_hash(name: str) -> str:
-    """Hash every Python file of a distribution; empty where there is none of that name, or it lists no such file."""
+    """Hash every Python file of a distribution; empty if it is not installed, or lists no Python file."""
     try:
         files = sources(metadata.distribution(name))
     except metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def hash_files(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def sources(package: metadata.Distribution) -> dict[str, Path]:
-    """Return the Python files of a distribution by their names below the import root, installed or being edited."""
+    """Return the Python files of a distribution by their names below the import root, in editable installs too."""
     listed = [file for file in package.files or () if file.suffix == ".py" and not file.name.startswith(FINDER)]
     found = {file.as_posix(): Path(str(package.locate_file(file))) for file in listed}
     for place in _edited(package):
@@ -49,7 +49,7 @@ def _edited(package: metadata.Distribution) -> Iterator[Path]:
     for top in dict.fromkeys(named or [entry.module.partition(".")[0] for entry in package.entry_points]):
         spec = importlib.util.find_spec(top)
         places = [Path(place) for place in (spec.submodule_search_locations or ()) if spec] if spec else []
-        # A namespace may have parts of other distributions: those beside the project's own are not meant.
+        # Other distributions may share the namespace: take only the parts inside this project.
         project = Path(unquote(urlsplit(address.get("url", "")).path))
         yield from [place for place in places if place.is_relative_to(project)] or places[:1]
         if not places and spec and spec.origin:
@@ -57,12 +57,12 @@ def _edited(package: metadata.Distribution) -> Iterator[Path]:
 
 
 def _all(place: Path) -> Iterator[Path]:
-    """Return all Python files of a package, also of one without `__init__.py`; or a single module."""
+    """Return all Python files of a package, even without `__init__.py`; or the single module."""
     yield from place.rglob("*.py") if place.is_dir() else [place]
 
 
 def _modules(root: Path) -> Iterator[Path]:
-    """Return the modules of a folder and all that its packages hold."""
+    """Return the modules of a folder, and all modules of the packages in it."""
     for path in root.iterdir():
         if path.stem in NO_PART or path.name.startswith("."):
             continue

@@ -1,4 +1,4 @@
-"""Asks plugins and looks at what they answer: a wrong answer is one line that names the class and what to write."""
+"""Calls plugins and checks their answers: a wrong answer gives one line that names the class and what to write."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +14,15 @@ from rrbench.errors import CellError
 from rrbench.lending import is_same, is_written, writes_into
 from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
 
-PROBED = 8  # inputs on which a rejector is asked whether it looks at the batch
-ROUNDING = 1e-4  # of a score and of the spread of scores: so much may depend on the shape of a batch
+PROBED = 8  # inputs on which a rejector's certainty is tried alone and in a batch
+ROUNDING = 1e-4  # share of a score and of the scores' spread that may change with the batch's shape
 
 
 @contextmanager
 def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> Iterator[tuple[Outputs, Tensor]]:
-    """Lend a rejector copies of what others will read too, and refuse it if it writes into them.
+    """Lend a rejector copies of tensors that other code reads too, and refuse it if it writes into them.
 
-    A certainty that is asked for its gradient gets copies with a history, as an attack's outputs have.
+    If gradients are on, `certainty` gets copies with a history, like the outputs that an attack has.
     """
     name, outputs, fitted = type(rejector).__name__, Outputs(*(part.detach() for part in outputs)), _copied(rejector)
     copies = Outputs(*(part.clone() for part in outputs))
@@ -46,14 +46,14 @@ def _copied(rejector: Rejector) -> dict[str, Tensor]:
 
 
 def lend_rejector(rejector: Rejector) -> Rejector:
-    """Return a rejector to attack, with a copy of what it has learnt."""
+    """Return a rejector for an attack, with a copy of what it has learnt."""
     own = copy(rejector)
     own.fitted = _copied(rejector)
     return own
 
 
 def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:
-    """Refuse an attack during which a rejector came to know something else."""
+    """Refuse an attack that changes what the rejector has learnt."""
     for key in rejector.fitted:
         if key not in lent.fitted or not is_same(lent.fitted[key], rejector.fitted[key]):
             names = type(attack).__name__, type(rejector).__name__
@@ -61,7 +61,7 @@ def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:
 
 
 def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
-    """Fit a rejector, and return it as every later run finds it: made anew, with nothing but `fitted`."""
+    """Fit a rejector and return a fresh one that has only `fitted`, as every later run loads it."""
     name, before = type(rejector).__name__, dict(vars(rejector))
     with _lent(rejector, "fit", clean, labels) as (outputs, lent):
         rejector.fit(outputs, lent)
@@ -76,7 +76,7 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
             raise CellError(f"fit of {name} writes a {kind} into self.fitted[{key!r}]: only tensors by name are kept")
     try:
         fresh = replace(rejector)
-    except TypeError:  # somebody's own, with a constructor of its own
+    except TypeError:  # a user's own class, whose constructor takes other arguments
         return rejector
     fresh.fitted = rejector.fitted
     return fresh
@@ -84,7 +84,7 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
 
 @torch.no_grad()
 def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray[np.float64]:
-    """Return a rejector's scores; anything but one finite number an input is an error."""
+    """Return a rejector's scores; anything but one finite number for each input is an error."""
     with _lent(rejector, "certainty", outputs, labels) as (lent, lent_labels):
         certainty = rejector.oracle_certainty(lent, lent_labels)
     if not isinstance(certainty, Tensor):
@@ -98,7 +98,7 @@ def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray
 
 
 def check_alone(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
-    """Refuse a certainty that depends on the rest of the batch: its rows would depend on how work is cut."""
+    """Refuse a certainty that depends on the rest of the batch: rows would depend on the batch size."""
     count = min(PROBED, len(labels))
     outputs, labels = outputs.at(slice(count)), labels[:count]
     together = certainties(rejector, outputs, labels)
@@ -119,18 +119,18 @@ def check_alone(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
 
 
 def _check_climbing(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:
-    """Refuse a certainty that writes into what it is lent only while somebody follows its gradient."""
+    """Refuse a certainty that writes into its inputs only while gradients are on."""
     try:
         with torch.enable_grad(), _lent(rejector, "certainty", outputs, labels) as (lent, lent_labels):
             rejector.oracle_certainty(lent, lent_labels)
     except CellError:
         raise
-    except Exception:  # it knows no gradient: an attack that asks for one says so
+    except Exception:  # it has no gradient; an attack that needs one reports that
         return
 
 
 def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Moved:
-    """Return an attack's answer, if it is one."""
+    """Return an attack's answer if it has the right form; else raise an error."""
     name = type(attack).__name__
     if not isinstance(answer, Moved):
         raise CellError(f"{name} returns a {type(answer).__name__} instead of Moved: write return Moved(images)")

@@ -21,7 +21,7 @@ Plugin = TypeVar("Plugin", Rejector, Attack, Framework, DataSource, NetworkSourc
 
 @dataclass(frozen=True)
 class Table:
-    """One kind of plugin: classes by name, and other texts for them."""
+    """One kind of plugin: classes by name, and aliases for them."""
 
     kind: str
     classes: Mapping[str, type]
@@ -45,7 +45,7 @@ def table(kind: str) -> Table:
                 rows = dict(entry.load())
                 for name, value in rows.items():
                     check_entry(kind, name, value)
-        except Exception as error:  # whatever a plugin raises, only that plugin is lost
+        except Exception as error:  # whatever a plugin raises, only this plugin is disabled
             warnings.warn(f"plugin {package!r} is disabled: {entry.value}: {reason(error)}", stacklevel=2)
             continue
         for name, value in rows.items():
@@ -66,7 +66,7 @@ def table(kind: str) -> Table:
 
 
 def find(kind: str, name: str) -> type:
-    """Return a plugin's class; an unknown name answers with near ones."""
+    """Return a plugin's class; an unknown name raises an error that lists near names."""
     known = table(kind)
     if name not in known.classes:
         raise unknown(kind, name, known)
@@ -74,9 +74,9 @@ def find(kind: str, name: str) -> type:
 
 
 def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[str, object] | None = None) -> Choice:
-    """Turn a text into a choice with every setting: class, `extra`, preset, then the text itself.
+    """Turn a text into a choice with every setting; later ones win: class, `extra`, preset, the text itself.
 
-    The plugin is made once, so that it refuses its settings here, before any work is done.
+    The plugin is built once, so that it refuses wrong settings here, before any work is done.
     """
     classes = table(kind).classes
     call = long_form(kind, parse(text), classes)
@@ -88,15 +88,15 @@ def choose(kind: str, text: str, config: Config, dataset: str, extra: Mapping[st
 
 
 def revision(kind: str, name: str) -> Revision:
-    """Return what tells a plugin's behaviour from that of an earlier one of this name, for keys and rows."""
-    plugin = cast(type[Attack], find(kind, name))  # or of another kind: all declare it
+    """Return a value that changes when the plugin's behaviour changes, for keys and rows."""
+    plugin = cast(type[Attack], find(kind, name))  # all five kinds declare `revision`
     if is_ours(kind, name):
         return plugin.revision
     return outside_revision(table(kind).owners.get(name, ""), plugin.revision, _own_file(plugin))
 
 
 def plain_rejector() -> str:
-    """Name a rejector that goes with any network: it neither changes weights nor asks the network again."""
+    """Name a rejector that fits any network: it changes no weights and does not ask the network again."""
     classes: Mapping[str, type[Rejector]] = table("rejector").classes
     found = (
         name
@@ -112,7 +112,7 @@ def is_ours(kind: str, name: str) -> bool:
 
 
 def _own_file(plugin: type) -> list[Path]:
-    """Return the file that defines a class; one that was typed at a prompt has none."""
+    """Return the file that defines a class; a class typed at a prompt has none."""
     try:
         path = inspect.getsourcefile(plugin)
     except TypeError:
@@ -121,7 +121,7 @@ def _own_file(plugin: type) -> list[Path]:
 
 
 def restore(kind: str, saved: Sequence[Any]) -> Choice:
-    """Make a choice of the plain values that a cell file holds."""
+    """Make a choice from the plain values in a cell file."""
     name, values = saved
     hints = settings_of(find(kind, name))
     where = f"{kind} {name!r}"
@@ -132,7 +132,7 @@ def restore(kind: str, saved: Sequence[Any]) -> Choice:
 
 
 def check_names(config: Config) -> None:
-    """Refuse a section for a plugin that is not installed, and a setting that the plugin does not have or take."""
+    """Refuse a section for a plugin that is not installed, and settings that the plugin does not have or refuses."""
     datasets = config.values.get("dataset", {})
     for name in datasets:
         find("dataset", name)
@@ -149,7 +149,7 @@ def check_names(config: Config) -> None:
 
 
 def expand(kind: str, text: str) -> str:
-    """Replace an alias by what it stands for."""
+    """Replace an alias by its target."""
     call = parse(text)
     target = table(kind).aliases.get(call.name)
     if target is None:
@@ -160,7 +160,7 @@ def expand(kind: str, text: str) -> str:
 
 
 def build(base: type[Plugin], choice: Choice) -> Plugin:
-    """Make the plugin that a choice names; a plugin that refuses its settings says why in one line."""
+    """Make the plugin that a choice names; if it refuses its settings, the error says why in one line."""
     kind = next(kind for kind, known in BASES.items() if known is base)
     plugin = find(kind, choice.name)
     try:
@@ -172,5 +172,5 @@ def build(base: type[Plugin], choice: Choice) -> Plugin:
         raise
     except (ValueError, TypeError) as error:
         raise UseError(f"{kind} {choice}: {first_line(error)}") from None
-    except Exception as error:  # not meant as a refusal, so its kind tells more
+    except Exception as error:  # the plugin did not mean to refuse, so the error's type helps
         raise UseError(f"{kind} {choice}: {reason(error)}") from None

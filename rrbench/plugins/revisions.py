@@ -1,7 +1,7 @@
 """Which behaviour is installed here, by number or hash. Imports no torch and no plugin.
 
-Our plugins and the attacks' engine declare a number. Of an outsider's plugin the whole distribution is hashed: whoever
-edits an idea and runs it again must not see old numbers. A package that computes an attack counts with its version.
+rrbench's own plugins and the attack engine declare a number. An outside plugin's whole distribution is hashed: if its
+author edits it and runs it again, old numbers must not come back. A package that computes an attack has its version.
 """
 
 import json
@@ -17,21 +17,21 @@ OURS = "rrbench"
 
 
 def outside_revision(package: str, number: int, own_file: Iterable[Path] = ()) -> Revision:
-    """Return the hash of an outsider's distribution, or of its file where it has none, and the number that it declares.
+    """Return the hash of an outside distribution, or of the plugin's file if it has none, with the declared number.
 
-    The number counts too: a plugin that inherits from one of ours changes with it.
+    The number counts too: a plugin that inherits from one of rrbench changes with it.
     """
     code = package_hash(package) if package else ""
     return f"{code or hash_files((path.name, path) for path in own_file)}.{number}"
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of packages; empty for one that is not installed."""
+    """Return the versions of packages; empty if a package is not installed."""
     return {name: version_of(name) or "" for name in packages}
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -39,7 +39,7 @@ def version_of(name: str) -> str | None:
 
 
 def installed(kind: str, name: str) -> Revision | None:
-    """Return the revision of a plugin that is installed here; None where none is, or its source cannot be read."""
+    """Return the revision of an installed plugin; None if it is not installed or its source cannot be read."""
     card = plugins(kind).get(name)
     number = card.attributes.get("revision", "") if card else ""
     if card is None or not number.isdigit():
@@ -55,12 +55,12 @@ def engine() -> int:
 
 
 def calibration() -> int:
-    """Return the revision of the scale on which adaptive attacks see a certainty that is no probability."""
+    """Return the revision of the scale that adaptive attacks use for a certainty that is no probability."""
     return int(constant("rrbench.measuring.calibration", "REVISION"))
 
 
 def deployment() -> int:
-    """Return the revision of the way in which deployed thresholds are fixed."""
+    """Return the revision of how deployed thresholds are fixed."""
     return int(constant("rrbench.metrics.deployment", "REVISION"))
 
 
@@ -84,5 +84,5 @@ def beside_plugins(
 
 
 def write(revisions: Mapping[str, object]) -> str:
-    """Write revisions as a row holds them."""
+    """Write revisions as the text in a row."""
     return json.dumps(revisions, sort_keys=True)
