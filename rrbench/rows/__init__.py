@@ -1,1 +1,1 @@
-"""Measured rows: read, doubt, compare, print."""
+"""Measured rows: reading, doubting, comparing and printing them."""

@@ -11,11 +11,11 @@ from rrbench.plugins.revisions import Revision, calibration, deployment, engine,
 from rrbench.rows.row import ResultRow, revisions_of, stated
 from rrbench.rows.sight import looks
 
-KINDS = ("attack", "dataset", "network", "rejector")  # the plugins that decide a row; the framework made its checkpoint
+KINDS = ("attack", "dataset", "network", "rejector")  # plugins that decide a row; its framework is looked at apart
 
 
 def superseded(row: ResultRow) -> list[str]:
-    """Say what was of another revision than here when a row was measured; what is not installed here says nothing."""
+    """Say which revisions in a row differ from those installed here; what is not installed here is skipped."""
     return [
         f"{what} {there}, now {here}"
         for what, there, here in _pairs(row, revisions_of(row))
@@ -24,7 +24,7 @@ def superseded(row: ResultRow) -> list[str]:
 
 
 def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, object, object]]:
-    """Return (what, its revision in the row, its revision here)."""
+    """Return (name, revision in the row, revision here) for all that decides a row."""
     for kind in KINDS:
         if kind in found and not _is_own(found[kind]):
             yield f"{kind} {getattr(row, kind)}", found[kind], _here(kind, getattr(row, kind))
@@ -43,7 +43,7 @@ def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, obje
 
 
 def _was_scaled(row: ResultRow) -> bool:
-    """Tell whether the first calibration, which rows did not state, was behind a row's attack."""
+    """Tell whether the attack used the first calibration, which rows did not record."""
     try:
         card = plugins("rejector").get(parse(row.rejector).name)
     except UseError:
@@ -57,12 +57,12 @@ def _was_scaled(row: ResultRow) -> bool:
 
 
 def _is_own(revision: object) -> bool:
-    """Tell whether a revision is the hash of somebody's own object, which may have the name of a plugin."""
+    """Tell whether a revision is the hash of a user's own object; such an object may have a plugin's name."""
     return isinstance(revision, str) and "." not in revision
 
 
 def _here(kind: str, text: str) -> Revision | None:
-    """Return the installed revision of what a row names; names of one's own models and functions are no plugin's."""
+    """Return the installed revision of what a row names; None for a name of a user's own model or function."""
     try:
         parse(text)
     except UseError:
@@ -71,12 +71,12 @@ def _here(kind: str, text: str) -> Revision | None:
 
 
 def is_current(row: ResultRow) -> bool:
-    """Tell whether a row was measured by the code that is installed here: no other row fills a cell for good."""
+    """Tell whether the installed code measured a row; only such a row fills a table's cell for good."""
     return not superseded(row)
 
 
 def noted(rows: Iterable[ResultRow]) -> list[ResultRow]:
-    """Return rows for printing: the note of a superseded one says so. Never stored: another version may know better."""
+    """Return rows for printing, with a note on superseded ones. Never stored: another version may judge otherwise."""
     return [replace(row, note="; ".join(filter(None, (row.note, _note(row))))) for row in rows]
 
 

@@ -36,9 +36,9 @@ p { margin: .2em 0; max-width: 70em; }
 
 
 def escape_latex(text: str) -> str:
-    """Write any text so that LaTeX prints it; what its default fonts lack becomes a question mark."""
+    """Write any text so that LaTeX prints it; characters beyond its default fonts become question marks."""
     plain = text.encode("ascii", "replace").decode()
-    # \textquotedbl needs another font encoding than the default.
+    # \textquotedbl needs a font encoding other than the default.
     return "".join(_LATEX.get(character, character) for character in plain).replace(r"\textquotedbl{}", "''")
 
 
@@ -61,9 +61,9 @@ def latex_table(
     notes: Sequence[str] = (),
     label: str = "",
 ) -> str:
-    """Lay out fields that are LaTeX already; the first `names` columns stand to the left. Needs booktabs alone."""
+    """Lay out fields that are LaTeX already; the first `names` columns are left-aligned. Needs only booktabs."""
     columns = "l" * names + "r" * (len(header) - names)
-    # A line that begins with a bracket would be read as an argument of the line break before it.
+    # LaTeX would read a bracket at the start of a line as an argument of the line break before it.
     guarded = [[re.sub(r"^\[", "{[}", field) for field in line] for line in cells]
     body = [r" & ".join(line) + r" \\" for line in guarded]
     parts = [
@@ -88,7 +88,7 @@ def latex_table(
 def html_table(
     header: Sequence[str], cells: Sequence[Sequence[str]], *, names: int, caption: str = "", notes: Sequence[str] = ()
 ) -> str:
-    """Lay out fields that are HTML already; the first `names` columns stand to the left."""
+    """Lay out fields that are HTML already; the first `names` columns are left-aligned."""
 
     def field(tag: str, index: int, text: str) -> str:
         return f'<{tag} class="name">{text}</{tag}>' if index < names else f"<{tag}>{text}</{tag}>"
@@ -103,7 +103,7 @@ def html_table(
 
 
 def html_page(title: str, body: str) -> str:
-    """Wrap a body into a page that needs nothing else."""
+    """Wrap a body into a page that needs no other file."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape_html(title)}</title>\n'

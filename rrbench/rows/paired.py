@@ -1,7 +1,7 @@
 """Differences from a reference rejector on the same inputs, with paired intervals. Imports no torch.
 
-A difference's interval is the 95 % percentile bootstrap over examples: each draw takes the same examples for both.
-It needs the per-example scores of a work folder; without them the difference stands alone.
+A difference's interval is the 95 % percentile bootstrap over examples: each draw takes the same examples for both rows.
+It needs the per-example scores of a work folder; without them the difference has no interval.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class ScoreFiles:
-    """A cell's per-example scores, and how its row was computed from them."""
+    """Where a cell's per-example scores are, and how its row was computed from them."""
 
     folder: Path
     files: tuple[tuple[str, str], ...]
@@ -40,15 +40,15 @@ class ScoreFiles:
 
     @property
     def is_there(self) -> bool:
-        """Whether all its files are."""
+        """Whether all the files exist."""
         return all((self.folder / name).is_file() for name, _ in self.files)
 
     def scores(self) -> Scores:
-        """Read its files."""
+        """Read the files."""
         return read_scores(self.folder, dict(self.files))
 
     def drawn(self, scores: Scores, metric: str, like: "ScoreFiles") -> NDArray[np.float64]:
-        """Draw as for another cell, once: a reference is asked for by every rejector."""
+        """Draw with another cell's settings, and keep the draws: every rejector compares with the same reference."""
         key = (metric, like.rule, like.resamples)
         if key not in self.draws:
             self.draws[key] = drawn(scores, metric, like)
@@ -57,7 +57,7 @@ class ScoreFiles:
 
 @dataclass(frozen=True)
 class Difference:
-    """A row's metric minus its reference's."""
+    """A row's metric minus that of its reference."""
 
     value: float
     low: float | None = None
@@ -68,7 +68,7 @@ class Difference:
 def against_table(
     path: Path, rows: Sequence[ResultRow], by: str, metric: str, against: str, layout: str
 ) -> tuple[str, list[str]]:
-    """Pivot one metric, each value followed by its paired difference from a rejector; and what to say below it."""
+    """Pivot one metric, each value with its paired difference from a rejector; return the table and its notes."""
     if metric not in COLUMNS:
         raise unknown("column", metric, COLUMNS)
     if metric not in PAIRED:
@@ -106,7 +106,7 @@ def _show(difference: Difference, metric: str) -> str:
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
-    """Find the reference under the same attack: on the row's own checkpoint, else framework, else the only one."""
+    """Find the reference under the same attack, if possible with the row's framework, checkpoint and precision."""
     same = ("dataset", "network", "attack", "norm", "eps", "seed", "preset", "n")
     found = [
         other
@@ -125,7 +125,7 @@ def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> Res
 def paired_difference(
     row: ResultRow, reference: ResultRow, metric: str, scores: dict[tuple[object, ...], ScoreFiles]
 ) -> Difference | None:
-    """Return the difference with its interval; None where the metric is undefined for one of them."""
+    """Return the difference with its interval; None if the metric is undefined for one of the two rows."""
     ours, theirs = getattr(row, metric), getattr(reference, metric)
     if ours is None or theirs is None:
         return None
@@ -146,7 +146,7 @@ def paired_difference(
 
 
 def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64]:
-    """Return a metric of every bootstrap draw; equal sizes draw the same examples."""
+    """Return a metric for every bootstrap draw; sets of equal size draw the same examples."""
     correct, certainty = scores.correct, scores.certainty
     if metric in RESAMPLED:
         return resampled(metric, certainty, correct, scored.rule, scored.resamples, SEED)
@@ -157,7 +157,7 @@ def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64
 
 
 def all_but_note(row: ResultRow) -> tuple[object, ...]:
-    """Return all of a row but its note, which other rows may change later."""
+    """Return all of a row but its note, which may change later because of other rows."""
     return tuple(value for name, value in dataclasses.asdict(row).items() if name != "note")
 
 

@@ -1,4 +1,4 @@
-"""A finished cell on disk: its row, all that its keys were made of, and its files. Imports no torch."""
+"""A finished cell on disk: its row, what its keys were made of, and its files. Imports no torch."""
 
 import dataclasses
 import hashlib
@@ -15,13 +15,13 @@ from rrbench.rows.scores import is_file_name
 
 @dataclasses.dataclass(frozen=True)
 class CellRecord:
-    """A finished cell: its row, and what `verify` needs to find again."""
+    """A finished cell: its row, and what `verify` checks it with."""
 
     key: str
     attack: str  # the attack's key
     row: ResultRow
-    cell: dict[str, Any]  # all that the keys were made of, as `Cell.describe` gives it
-    files: dict[str, str]  # {name below the work folder: SHA-256}; none for a failed cell
+    cell: dict[str, Any]  # what the keys were made of, as `Cell.describe` returns it
+    files: dict[str, str]  # {name below the work folder: SHA-256}; empty for a failed cell
 
     @property
     def checkpoint(self) -> str:
@@ -29,7 +29,7 @@ class CellRecord:
         return str(self.cell["checkpoint"])
 
     def row_sha256(self) -> str:
-        """Hash the row, so that a changed field is noticed even where it cannot be recomputed."""
+        """Hash the row: a changed field is noticed even if it cannot be recomputed."""
         return _row_sha256(dataclasses.asdict(self.row))
 
 
@@ -38,7 +38,7 @@ def _row_sha256(row: Mapping[str, Any]) -> str:
 
 
 def read_cell(path: Path) -> tuple[CellRecord, str]:
-    """Read one cell file."""
+    """Read one cell file: the record, and the row hash that the file states."""
     try:
         value = cast(dict[str, Any], read_json(path))
     except UseError as error:
@@ -47,7 +47,7 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         row_sha256, row = value.pop("row_sha256"), value["row"]
         record = CellRecord(**{**value, "row": from_json(row)})
         if row.keys() < set(COLUMNS) and row_sha256 == _row_sha256(row):
-            row_sha256 = record.row_sha256()  # of an older version, and as that wrote it
+            row_sha256 = record.row_sha256()  # an older version wrote the row, and it is unchanged
         if not all(isinstance(part, dict) for part in (record.cell, record.files)):
             raise TypeError
         texts = (record.key, record.attack, row_sha256, record.cell["checkpoint"], *record.files.values())
@@ -59,5 +59,5 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
 
 
 def read_cells(folder: Path) -> list[tuple[CellRecord, str]]:
-    """Read every finished cell of a work folder, with the row hash written beside it."""
+    """Read every finished cell of a work folder, each with the row hash that its file states."""
     return [read_cell(path) for path in sorted((folder / "cells").glob("*.json"))]

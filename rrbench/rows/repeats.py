@@ -1,6 +1,6 @@
-"""Which rows repeat one another under other seeds, and which only share their names. Imports no torch.
+"""Which rows repeat one another with other seeds, and which only have the same names. Imports no torch.
 
-Two networks, two rejectors of one name, an edited plugin: their rows look alike, and a mark tells them apart.
+Two networks, two rejectors of one name, an edited plugin: their rows look alike, so a mark tells them apart.
 """
 
 import json
@@ -11,11 +11,11 @@ from rrbench.rows.row import ResultRow, revisions_of, stated
 
 SHOWN = 8  # digits of a hash
 
-Parts = dict[str, str]  # {what may tell two rows apart: its text}
+Parts = dict[str, str]  # {a property that may differ between two rows: its text}
 
 
 class Names(NamedTuple):
-    """What tables print of a victim and of where it was measured."""
+    """The names that tables print for a victim and its measurement."""
 
     dataset: str
     network: str
@@ -32,7 +32,7 @@ def names(row: ResultRow) -> Names:
 
 
 def victim_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
-    """Return for each row what tells its victim from others of the same names; empty where there is no other."""
+    """Return for each row a mark that tells its victim from others with the same names; empty if there is no other."""
     groups: dict[Names, list[ResultRow]] = {}
     for row in rows:
         groups.setdefault(names(row), []).append(row)
@@ -43,7 +43,7 @@ def victim_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
 
 
 def row_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
-    """Return for each row what tells it from others of the same names and attack that are no repetitions of it."""
+    """Return for each row a mark that tells it from others with the same names and attack that do not repeat it."""
     rows = list(rows)
     victims = victim_marks(rows)
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
@@ -56,7 +56,7 @@ def row_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
 
 
 def _has_rivals(group: Sequence[ResultRow]) -> bool:
-    """Tell whether the networks of a group are no trainings of one kind: two have one seed, or are somebody's own."""
+    """Tell whether a group's networks are not just seeds of one training: two share a seed, or are a user's own."""
     networks: dict[int, set[str]] = {}
     for row in group:
         networks.setdefault(row.seed, set()).add(row.checkpoint_sha256)
@@ -85,12 +85,12 @@ def _attack(row: ResultRow) -> Parts:
 
 
 def _marks(found: Sequence[tuple[ResultRow, Parts]]) -> dict[ResultRow, str]:
-    """Say of each row those parts in which the rows differ."""
+    """Name, for each row, the parts in which the rows differ."""
     differ = [part for part in found[0][1] if len({parts[part] for _, parts in found}) > 1]
     orders = {part: list(dict.fromkeys(parts[part] for _, parts in found)) for part in differ}
 
     def say(part: str, text: str) -> str:
-        if part in ("settings", "attack settings"):  # too long to print: the first, the second
+        if part in ("settings", "attack settings"):  # too long to print: number them
             return f"{part} {orders[part].index(text) + 1}"
         return f"{part} {text[:SHOWN] if part in ('checkpoint', 'data') else text}"
 
@@ -98,7 +98,7 @@ def _marks(found: Sequence[tuple[ResultRow, Parts]]) -> dict[ResultRow, str]:
 
 
 def gather(rows: Iterable[ResultRow]) -> list[tuple[ResultRow, ...]]:
-    """Group rows that are one victim under one attack by one code, one row a seed; of two of a seed the first."""
+    """Group rows of one victim, one attack and one code, one row for each seed: the first with that seed."""
     rows = list(rows)
     marks = row_marks(rows)
     groups: dict[tuple[object, ...], dict[int, ResultRow]] = {}

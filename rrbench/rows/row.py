@@ -57,12 +57,12 @@ class ResultRow(Metrics, CellNames):
     data_sha256: str = ""
     version: str = ""
     commit: str = ""
-    forwards: float | None = None  # passes per image, those with gradients included
-    revisions: str = "{}"  # JSON: which behaviour of plugins, engine and packages it comes from
+    forwards: float | None = None  # forward passes per image, including those with gradients
+    revisions: str = "{}"  # JSON: the revisions of plugins, engine and packages that made the row
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
-# Columns that came after the first version.
+# Columns that results of older versions may lack.
 LATER = frozenset(f"deploy_{name}" for name in ("robust_low", "robust_high", "joint", "joint_low", "joint_high"))
 PERCENTAGES, FRACTIONS = (
     frozenset(field.name for field in dataclasses.fields(ResultRow) if field.metadata.get("most") == most)
@@ -72,7 +72,7 @@ _ROUNDING = 1e-9
 
 
 def stated(row: ResultRow) -> dict[str, Any]:
-    """Return a row's settings; what cannot be read, as in files of others, states nothing."""
+    """Return a row's settings; empty if they cannot be read, as may be in other people's files."""
     return _object(row.settings)
 
 
@@ -85,18 +85,18 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def revisions_of(row: ResultRow) -> dict[str, Any]:
-    """Return which behaviour a row comes from; what cannot be read, as in files of others, says nothing."""
+    """Return the revisions that made a row; empty if they cannot be read, as may be in other people's files."""
     return _object(row.revisions)
 
 
 def goes_by(row: ResultRow, name: str) -> bool:
-    """Tell whether a row is of the rejector `name`, or of `rejector@framework`."""
+    """Tell whether a row belongs to the rejector `name`, or to `rejector@framework`."""
     rejector, _, framework = name.partition("@")
     return row.rejector == rejector and framework in ("", row.framework)
 
 
 def order(row: ResultRow) -> tuple[object, ...]:
-    """Sort key of rows.csv: fixed whatever the order of work; clean before attacks, small budgets first."""
+    """Sort key of rows.csv, independent of the order of work: clean before attacks, small budgets first."""
     return (
         row.dataset,
         row.network,
@@ -131,10 +131,10 @@ def write_rows(path: Path, rows: Iterable[ResultRow]) -> None:
 
 
 def read_rows(path: Path) -> list[ResultRow]:
-    """Read a results CSV, or the rows.csv of a folder; columns that are not ours are ignored."""
+    """Read a results CSV, or the rows.csv of a folder; other columns are ignored."""
     path = path / "rows.csv" if path.is_dir() else path
     try:
-        # With the mark that Excel puts before the first letter, or without.
+        # utf-8-sig: Excel may put a byte-order mark at the start.
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             missing = set(COLUMNS) - set(reader.fieldnames or ())
@@ -160,14 +160,14 @@ def is_results(path: Path) -> bool:
 
 
 def from_texts(record: Mapping[str, str | None]) -> ResultRow:
-    """Make a row from a CSV record; one that was cut off is an error."""
+    """Make a row from a CSV record; a record that was cut off is an error."""
     row = ResultRow(**{name: _value(record[name], hint) for name, hint in _hints().items()})
     check_numbers(row)
     return row
 
 
 def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
-    """Make a row from a cell file's; a value of another kind than its column's is an error."""
+    """Make a row from the values in a cell file; a value of another type than its column is an error."""
     row = ResultRow(**values)
     for name, kinds in _kinds().items():
         value = getattr(row, name)
@@ -179,19 +179,19 @@ def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
 
 @cache
 def _hints() -> dict[str, typing.Any]:
-    """Return the type of each column, worked out once for all rows."""
+    """Return the type of each column, computed once for all rows."""
     return typing.get_type_hints(ResultRow)
 
 
 @cache
 def _kinds() -> dict[str, tuple[type, ...]]:
-    """Return what each column may hold; JSON writes a whole number without a point."""
+    """Return the types that each column may hold; JSON writes a whole number without a point."""
     found = {name: typing.get_args(hint) or (hint,) for name, hint in _hints().items()}
     return {name: (*kinds, int) if float in kinds else kinds for name, kinds in found.items()}
 
 
 def check_numbers(row: ResultRow) -> None:
-    """Refuse a number that no measurement gives: NaN, a share beyond its range, a negative radius, no inputs."""
+    """Refuse a number that no measurement gives: NaN, a share out of range, a negative radius, no inputs."""
     if read_fraction(row.eps or 0) < 0:
         raise ValueError(f"eps of {row.rejector} under {row.attack} is {row.eps}")
     for name in COLUMNS:

@@ -1,10 +1,10 @@
-"""Per-example results of one cell: what its four files hold together. Imports no torch.
+"""Per-example results of one cell, read from its four files. Imports no torch.
 
-data/<key>.npz      of the measured inputs: ids and labels
-clean/<key>.npz     of a victim, for all attacks on it: what the rejector says of clean inputs, which fixes thresholds
-attacks/<key>.npz   of an attack, for all rejectors that it serves: logits, head, distances, the first images;
-                    of one that serves a single rejector the classes and their softmax, logits of the first images only
-scores/<key>.npz    of the cell alone: certainties
+data/<key>.npz      the measured inputs: ids and labels
+clean/<key>.npz     a victim, for all attacks on it: the rejector's scores on clean inputs, which fix the thresholds
+attacks/<key>.npz   an attack, for all rejectors that share it: logits, head, distances, the first images;
+                    for a single rejector: classes and their softmax, and logits of the first images only
+scores/<key>.npz    the cell alone: certainties
 """
 
 from collections.abc import Mapping
@@ -32,18 +32,18 @@ class Scores(NamedTuple):
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
     prediction: NDArray[np.int64]
-    confidence: NDArray[np.float64]  # the softmax there; NaN where an infinite logit leaves it undefined
-    logits: NDArray[np.float32]  # of the first inputs at least, as is head; of all where other rejectors may want them
+    confidence: NDArray[np.float64]  # softmax of that class; NaN if an infinite logit leaves it undefined
+    logits: NDArray[np.float32]  # of the first inputs, or of all if other rejectors may need them; head likewise
     head: NDArray[np.float32]
-    distances: NDArray[np.float64]  # (N,) of minimal distortion, else (0,)
-    reached: NDArray[np.bool_]  # likewise
+    distances: NDArray[np.float64]  # (N,) if the attack looks for minimal distortion, else (0,)
+    reached: NDArray[np.bool_]  # as distances
     certainty: NDArray[np.float64]
-    boldest_certainty: NDArray[np.float64]  # best certainty reached while wrong; -inf where never wrong
-    clean_certainty: NDArray[np.float64]  # of the same inputs, unattacked
+    boldest_certainty: NDArray[np.float64]  # highest certainty seen while wrong; -inf if never wrong
+    clean_certainty: NDArray[np.float64]  # of the same inputs before the attack
     clean_correct: NDArray[np.bool_]
-    apart_certainty: NDArray[np.float64]  # (M,) of other clean inputs, kept apart to fix the threshold; often none
+    apart_certainty: NDArray[np.float64]  # (M,) of other clean inputs that only fix the threshold; often none
     apart_correct: NDArray[np.bool_]
-    own_threshold: NDArray[np.float64]  # (): NaN where it is not the rejector that brings it
+    own_threshold: NDArray[np.float64]  # (): NaN unless the rejector brings its own
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -52,7 +52,7 @@ class Scores(NamedTuple):
 
     @property
     def clean(self) -> Clean:
-        """What fixes the deployed thresholds."""
+        """The clean scores that fix the deployed thresholds."""
         own = float(self.own_threshold)
         return Clean(
             certainty=self.clean_certainty,
@@ -64,27 +64,27 @@ class Scores(NamedTuple):
         )
 
     def of_data(self) -> dict[str, NDArray[Any]]:
-        """Return what all cells on these inputs share."""
+        """Return the arrays that all cells on these inputs share."""
         return {"ids": self.ids, "labels": self.labels}
 
     def of_clean(self) -> dict[str, NDArray[Any]]:
-        """Return what all attacks on a victim share."""
+        """Return the arrays that all attacks on a victim share."""
         return {name: getattr(self, name) for name in OF_CLEAN}
 
     def of_cell(self) -> dict[str, NDArray[Any]]:
-        """Return what the rejector says."""
+        """Return the arrays of this cell alone: the rejector's answers."""
         parts = ("certainty", "boldest_certainty")
         return {name: getattr(self, name) for name in parts}
 
 
 def is_file_name(name: str) -> bool:
-    """Tell whether a cell may name a file so: one of its four folders' own, and nothing elsewhere."""
+    """Tell whether a cell may name this file: it must lie in one of the four folders."""
     folder, _, file = name.partition("/")
     return folder in FOLDERS and file.endswith(".npz") and is_plain_name(file)
 
 
 def files_in(files: Mapping[str, str], folder: str) -> list[str]:
-    """Return the files of a folder that a cell names: one, but none of clean scores in a cell of an older version."""
+    """Return the files in a folder that a cell names: one, or none in clean/ for a cell of an older version."""
     return [name for name in files if is_file_name(name) and name.startswith(f"{folder}/")]
 
 
@@ -97,7 +97,7 @@ def file_in(files: Mapping[str, str], folder: str) -> str:
 
 
 def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
-    """Put together what the files of a cell hold."""
+    """Read the files of a cell and join their arrays."""
     if not files_in(files, CLEAN):
         raise UseError("a cell of an older version has no clean scores: measure it again")
     data, clean, attack, own = (load_arrays(root / file_in(files, folder)) for folder in FOLDERS)
@@ -120,7 +120,7 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
 
 
 def _said(attack: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return what the network said, the classes from the logits where they are not stored beside them."""
+    """Return the network's answers; classes come from the logits unless they are stored."""
     logits, head = attack["logits"], attack["head"]
     if logits.dtype.kind != "f":
         raise UseError(f"the files of a cell hold logits of type {logits.dtype}")
@@ -132,7 +132,7 @@ def _said(attack: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _misshapen(scores: Scores) -> str:
-    """Say what is wrong with arrays that anybody may have written: their kinds, shapes or values; else nothing."""
+    """Say what is wrong with the arrays' types, shapes or values, as anybody may have written them; else nothing."""
     count = len(scores.ids) if scores.ids.ndim else 0
     apart = scores.apart_certainty.size
     some = (count,) if scores.distances.size or scores.reached.size else (0,)

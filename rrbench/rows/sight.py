@@ -1,4 +1,4 @@
-"""Which rows come from an attack that looks at the rejector, and which are blind. Imports no torch and no plugin."""
+"""Tells attacks that look at the rejector from blind ones. Imports no torch and no plugin."""
 
 from rrbench.errors import UseError
 from rrbench.plugins.catalogue import plugin_name, plugins
@@ -6,13 +6,13 @@ from rrbench.rows.row import ResultRow, stated
 
 
 def looks(row: ResultRow) -> bool | None:
-    """Tell whether a row's attack looks at the rejector; None: it is not installed here, and the row does not say."""
+    """Tell whether a row's attack looks at the rejector; None if it is not installed and the row does not say."""
     settings = stated(row)
-    said = settings.get("is_adaptive")  # of somebody's own attack, of which there is no card
+    said = settings.get("is_adaptive")  # a user's own attack, which has no card, says it in the row
     if isinstance(said, bool):
         return said
     if "members" in settings:
-        return "moved_on" not in settings  # a transfer is of one blind attack
+        return "moved_on" not in settings  # a transfer has one member, a blind attack; an ensemble looks
     try:
         card = plugins("attack").get(plugin_name("attack", row.attack))
     except UseError:
@@ -20,7 +20,7 @@ def looks(row: ResultRow) -> bool | None:
     answer = card.attributes.get("is_adaptive", "") if card else ""
     if answer in ("true", "false"):
         return answer == "true"
-    # By a setting, such as goal=adaptive.
+    # The answer is a setting's value, such as goal=adaptive.
     setting, _, value = answer.partition("=")
     chosen = settings.get("attack")
     if not value or not isinstance(chosen, dict) or setting not in chosen:
@@ -29,7 +29,7 @@ def looks(row: ResultRow) -> bool | None:
 
 
 def keeps_answers(row: ResultRow) -> bool:
-    """Tell whether a row's attack changes no prediction, and harms by certainty alone."""
+    """Tell whether a row's attack changes no prediction, only certainties."""
     try:
         card = plugins("attack").get(plugin_name("attack", row.attack))
     except UseError:
@@ -38,10 +38,10 @@ def keeps_answers(row: ResultRow) -> bool:
 
 
 def is_blind(row: ResultRow) -> bool:
-    """Tell whether a row's attack is known not to look at the rejector: it flatters, and that is no doubt."""
+    """Tell whether a row's attack is known to be blind: such a row flatters the rejector, but is not in doubt."""
     return bool(row.norm) and looks(row) is False
 
 
 def attack_text(row: ResultRow) -> str:
-    """Name a row's attack for people, with a mark on a blind one."""
+    """Name a row's attack for people; a blind one is marked."""
     return f"{row.attack} (blind)" if is_blind(row) else row.attack

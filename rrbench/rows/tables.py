@@ -13,15 +13,15 @@ from rrbench.rows.repeats import row_marks
 from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
 from rrbench.rows.sight import attack_text, is_blind
 
-WIDTH = 100  # of a table as text
-SHOWN = 3  # rows named by a note below a table
+WIDTH = 100  # letters in a line of text
+SHOWN = 3  # how many rows a note below a table names
 LAYOUTS = ("text", "markdown", "latex", "csv", "html")
 
 
 def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked: bool = False) -> str:
-    """Show the main columns of every row, a block for each data set, network, preset and seed; as CSV, all columns.
+    """Show the main columns of every row, in blocks by data set, network, preset and seed; as CSV show all columns.
 
-    Ranked, each budget's best joint number comes first.
+    If ranked, the best joint number of each budget comes first.
     """
     rows = sorted(rows, key=rank if is_ranked else order)
     if layout == "csv":
@@ -47,18 +47,18 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked:
 
 
 def rank(row: ResultRow) -> tuple[object, ...]:
-    """Sort key: the largest joint number of a budget first, what has none last."""
+    """Sort key: by budget, then the largest joint number first; rows without one last."""
     joint = row.deploy_joint
     return row.norm != "linf", row.norm, Fraction(row.eps or 0), joint is None, -(joint or 0.0), *order(row)
 
 
 def is_of(row: ResultRow, attacks: str) -> bool:
-    """Tell whether a row is of one of some attacks: `pgd` is every PGD, `pgd100` only that one."""
+    """Tell whether a row's attack is one of `attacks`: `pgd` means every PGD, `pgd100` only itself."""
     return not {row.attack, plugin_name("attack", row.attack)}.isdisjoint(split_list(attacks))
 
 
 def _notes(rows: Sequence[ResultRow]) -> list[str]:
-    """Return a line for each note: what to think of a row, and of which."""
+    """Return a line for each different note, with the rows that have it."""
     said: dict[str, dict[str, None]] = {}
     for row in sorted(rows, key=order):
         if row.note:
@@ -121,9 +121,9 @@ def pivot_table(
 ) -> str:
     """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`.
 
-    Seeds stand side by side. Lines of their own have other presets, precisions and numbers of inputs, and rows that
-    share their names alone: of another network, rejector or revision, which the column `of` tells apart.
-    `field` prints a row where the metric alone will not do.
+    Seeds stand side by side. Other presets, precisions and numbers of inputs get their own lines. So do rows that only
+    have the same names, but another network, rejector or revision: the column `of` tells them apart.
+    `field` prints a row if the metric alone is not enough.
     """
     for name, known in ((by, (*COLUMNS, "budget")), (metric, COLUMNS)):
         if name not in known:
@@ -161,7 +161,7 @@ def pivot_table(
 
 
 def _folded(header: Sequence[str], cells: Sequence[Sequence[str]], names: int, title: str) -> str:
-    """Lay out a table as text; columns that do not fit in a line go below, the names repeated."""
+    """Lay out a table as text; columns that do not fit go below, with the names repeated."""
     lines = [header, *cells]
     widths = [max(len(line[index]) for line in lines) + 2 for index in range(len(header))]
     rows: list[list[int]] = [[]]
@@ -184,12 +184,12 @@ def _shown(row: ResultRow, key: str) -> str:
 
 
 def budget_text(row: ResultRow) -> str:
-    """Print a row's budget as it is typed."""
+    """Print a row's budget as the command line takes it."""
     return f"{row.norm}:{radius_text(Fraction(row.eps))}" if row.eps else row.norm
 
 
 def number(row: ResultRow, column: str) -> str:
-    """Print one field: percentages with two digits, fractions with three, a dash where undefined."""
+    """Print one field: percentages with two digits, fractions with three, a dash if undefined."""
     value = getattr(row, column)
     if value is None:
         return "-"
@@ -227,7 +227,7 @@ def render(header: Sequence[str], cells: Sequence[Sequence[str]], layout: str, t
 
 
 def check_layout(layout: str) -> None:
-    """Refuse a format that there is not."""
+    """Refuse an unknown format."""
     if layout not in LAYOUTS:
         raise UseError(f"unknown format {layout!r}; one of {', '.join(LAYOUTS)}")
 

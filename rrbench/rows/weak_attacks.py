@@ -1,4 +1,4 @@
-"""Signs, seen between rows, that an attack was too weak for its number to be believed. Imports no torch."""
+"""Finds, by comparing rows, attacks that were too weak to be believed. Imports no torch."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,17 +12,17 @@ from rrbench.rows.row import ResultRow, order, stated
 from rrbench.rows.sight import is_blind, keeps_answers, looks
 
 MARK = "weak: "
-MUCH = 5.0  # points of accuracy that more steps or restarts may take away before fewer look too few
-ANY = 1.0  # points by which an attack without gradients, or within a smaller radius, may win by chance
-# Of deploy_robust, measured on the 360 inputs of digits: another random start moved it by up to 1.7 points, and the
-# adaptive objectives of one cost lay up to 4.2 apart.
+MUCH = 5.0  # points of accuracy: if more steps or restarts take away more, the attack had too few
+ANY = 1.0  # points that an attack without gradients, or with a smaller radius, may win by chance
+# For deploy_robust, measured on the 360 inputs of digits: another random start moved it by up to 1.7 points, and the
+# adaptive objectives with the same cost differed by up to 4.2.
 LUCK, KIN = 2.0, 5.0
 
 
 def with_doubts(rows: Iterable[ResultRow], *, is_whole: bool = True) -> list[ResultRow]:
-    """Return the rows, their notes naming attacks of the same budget that show them to be weak.
+    """Return the rows; notes name attacks with the same budget that show a row's attack to be weak.
 
-    Where `rows` may be a part of what was measured, earlier doubts are kept.
+    If `rows` may be only a part of the measured rows (not `is_whole`), earlier doubts are kept.
     """
     rows = list(rows)
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
@@ -30,12 +30,12 @@ def with_doubts(rows: Iterable[ResultRow], *, is_whole: bool = True) -> list[Res
         if row.status == "ok" and row.eps and row.acc_all is not None:
             groups.setdefault(_setting(row), []).append(row)
     for group in groups.values():
-        group.sort(key=order)  # of two that show the same, the same one is named, in whatever order rows are read
+        group.sort(key=order)  # if two attacks show the same, always name the same one
     return [_noted(row, _doubts(row, groups.get(_setting(row), [])), is_whole=is_whole) for row in rows]
 
 
 def _setting(row: ResultRow) -> tuple[object, ...]:
-    """Return all that two rows must share for their attacks to be comparable."""
+    """Return what two rows must share so that their attacks can be compared."""
     return (
         row.dataset,
         row.network,
@@ -62,7 +62,7 @@ def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
         return []
     found = []
     beside = [other for other in group if Fraction(other.eps) == Fraction(row.eps)]
-    # What lies in a small ball lies in a large one.
+    # A smaller ball lies inside the larger one, so the attack in the larger ball should do at least as well.
     inside = [
         other
         for other in group
@@ -88,7 +88,7 @@ def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
 
 
 def _beaten(row: ResultRow, beside: list[ResultRow]) -> list[str]:
-    """Say which attack does more harm than an adaptive one, or than the worst case, in what these are there for."""
+    """Say which attack lowers deploy_robust more than an adaptive attack or the worst case does."""
     if not looks(row) or keeps_answers(row):
         return []
     is_worst = "members" in stated(row)
@@ -106,7 +106,7 @@ def _beaten(row: ResultRow, beside: list[ResultRow]) -> list[str]:
 
 
 def _lead(row: ResultRow, other: ResultRow) -> float:
-    """Return by how many points another attack leaves less; 0 where nobody knows the deployed threshold."""
+    """Return by how many points another attack leaves deploy_robust lower; 0 if a threshold is unknown."""
     if row.deploy_robust is None or other.deploy_robust is None:
         return 0.0
     return row.deploy_robust - other.deploy_robust
@@ -117,7 +117,7 @@ def _gain(row: ResultRow, other: ResultRow) -> float:
 
 
 def _is_longer(other: ResultRow, row: ResultRow, *, or_same: bool = False) -> bool:
-    """Tell whether two attacks differ in nothing but more steps or restarts."""
+    """Tell whether two attacks differ only in that `other` has more steps or restarts."""
     here, there = (_effort(each) for each in (row, other))
     if not {"steps", "restarts"} <= here.keys() or here.keys() != there.keys():
         return False
@@ -127,20 +127,20 @@ def _is_longer(other: ResultRow, row: ResultRow, *, or_same: bool = False) -> bo
 
 
 def family(row: ResultRow) -> str:
-    """Return the attack's name without its settings: pgd of pgd100x10."""
+    """Return the attack's name without its settings: `pgd` for `pgd100x10`."""
     try:
         return plugin_name("attack", row.attack)
-    except UseError:  # the name of somebody's own attack, which need not be one that can be typed
+    except UseError:  # a user's own attack may have a name that cannot be parsed
         return row.attack
 
 
 def _is_gradient_free(row: ResultRow) -> bool:
-    """Tell whether an attack asked for no gradient; an ensemble's were asked for by its members."""
+    """Tell whether an attack used no gradient; an ensemble does not count, as its members use them."""
     return row.gradients == 0 and "members" not in stated(row)
 
 
 def _is_transfer(row: ResultRow) -> bool:
-    """Tell whether images were moved on another network: the victim's own gradients should do more harm."""
+    """Tell whether images were moved on another network; the victim's own gradients should do more harm."""
     return "moved_on" in stated(row)
 
 
