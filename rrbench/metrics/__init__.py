@@ -1,1 +1,1 @@
-"""Pure functions of scores: no network, no file."""
+"""Pure functions of scores: they use no network and no file."""

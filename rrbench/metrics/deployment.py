@@ -1,11 +1,10 @@
-"""Thresholds as a deployer fixes them, on clean inputs alone, and what they do to clean and attacked inputs.
+"""Thresholds as a deployer fixes them, on clean inputs only, and their effect on clean and attacked inputs.
 
-Clean inputs that are kept apart from the measured ones fix one threshold for all of them. Where none are kept apart,
-the measured inputs, clean, do it by cross-fitting: they fall into folds, and a fold's threshold comes from the others.
-So no input is judged by a threshold that it helped to fix, and every input both fixes and is measured.
+If clean inputs are kept apart from the measured ones, they fix one threshold for all measured inputs. If not, the
+measured inputs fix it while clean, by cross-fitting: they are split into folds, and the other folds fix the threshold
+of a fold. So no input is judged by a threshold that it helped to fix, and every input is used for both.
 
-A threshold is itself an estimate. The draws of an interval take anew not only the inputs that are measured, but also
-those that fix the threshold.
+A threshold is itself an estimate. So the draws of an interval resample the inputs that fix the threshold, too.
 """
 
 from typing import NamedTuple
@@ -17,40 +16,40 @@ from rrbench.metrics import tallies
 from rrbench.metrics.resampling import numbered_draws
 from rrbench.metrics.tallies import Booleans, Floats, Integers
 
-# Of how thresholds are fixed. Raised with every change: the keys of cells hold it. 1 took the last 1,000 test images of
-# CIFAR for it and measured the others.
+# Revision of how thresholds are fixed. Raise it with every change: the keys of cells hold it. Revision 1 used the last
+# 1,000 test images of CIFAR for thresholds and measured the others.
 REVISION = 2
 FOLDS = 5
-KEPT_APART = 1  # names the stream of random numbers that draws the inputs kept apart
+KEPT_APART = 1  # names the random stream that draws the inputs kept apart
 
 
 class Clean(NamedTuple):
-    """What a rejector says of clean inputs: the measured ones before an attack, and those that are kept apart."""
+    """A rejector's scores on clean inputs: the measured inputs before the attack, and the inputs kept apart."""
 
     certainty: Floats  # (N,)
     correct: Booleans
     folds: Integers  # (N,): 0 to FOLDS - 1
-    apart_certainty: Floats  # (M,): empty where thresholds come by cross-fitting
+    apart_certainty: Floats  # (M,): empty if thresholds come from cross-fitting
     apart_correct: Booleans
-    own_threshold: float | None = None  # of a rejector that brings one, and is fitted on nothing
+    own_threshold: float | None = None  # of a rejector that brings one; nothing is fitted then
 
 
 class Deployed(NamedTuple):
-    """What thresholds do to some inputs, in percent; or the same of each draw."""
+    """What thresholds do to some inputs, in percent; or arrays of these, one value for each draw."""
 
     acc: float | None  # right among the accepted
     coverage: float  # accepted
     robust: float  # rejected or right
-    joint: float  # so, and clean both accepted and right
+    joint: float  # robust, and also accepted and right when clean
 
 
 def fold_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each input's fold: it depends on nothing but the input, so an attack on any batch knows it."""
+    """Return each input's fold; it depends only on the input's id, so an attack knows it in any batch."""
     return ids % FOLDS
 
 
 def deploy_threshold(certainty: Floats, correct: Booleans) -> float | None:
-    """Return the threshold that keeps 95 % of the right inputs, by the quantile rule; None where none is right."""
+    """Return the threshold that keeps 95 % of the right inputs, by the quantile rule; None if no input is right."""
     if not correct.any():
         return None
     ordered = np.sort(certainty[correct])
@@ -68,7 +67,7 @@ def fold_thresholds(clean: Clean) -> tuple[float | None, ...]:
 
 
 def whole_threshold(clean: Clean) -> float | None:
-    """Return the threshold to deploy: it comes from all the inputs that there are for it."""
+    """Return the threshold to deploy, from all inputs that may fix it."""
     if clean.own_threshold is not None:
         return clean.own_threshold
     if clean.apart_certainty.size:
@@ -77,17 +76,17 @@ def whole_threshold(clean: Clean) -> float | None:
 
 
 def accepted_by(clean: Clean, certainty: Floats) -> Booleans | None:
-    """Accept certainty >= threshold, each input by that of its fold; None where a fold has no threshold."""
+    """Accept certainty >= threshold, each input by its fold's threshold; None if a fold has no threshold."""
     found = fold_thresholds(clean)
     if any(found[fold] is None for fold in np.unique(clean.folds)):
         return None
-    # In double precision: numpy would round the threshold to single to compare it with single scores.
+    # In double precision: numpy would round the threshold to single precision if the scores are single.
     limits = np.array([np.nan if each is None else each for each in found])[clean.folds]
     return np.asarray(certainty.astype(np.float64) >= limits)
 
 
 def deployed(clean: Clean, certainty: Floats, correct: Booleans) -> Deployed | None:
-    """Judge inputs before and after an attack; None where a fold has no threshold."""
+    """Judge inputs before and after an attack; None if a fold has no threshold."""
     tallies.check(certainty, correct)
     tallies.check(clean.certainty, clean.correct)
     if clean.certainty.shape != certainty.shape or clean.folds.shape != certainty.shape:
@@ -102,13 +101,13 @@ def deployed(clean: Clean, certainty: Floats, correct: Booleans) -> Deployed | N
 
 
 def _shares(accepted: Booleans, correct: Booleans, answered: Booleans, counts: Integers) -> NDArray[np.float64]:
-    """Return the numbers of `Deployed`, each input counted so many times; `answered`: right and accepted when clean.
+    """Return the numbers of `Deployed`; `counts` weights inputs, `answered` marks those right and accepted when clean.
 
-    The last axis is over inputs; draws may come before it.
+    The last axis is over inputs; the axis of draws may come before it.
     """
     robust = ~accepted | correct
     kept, total = (counts * accepted).sum(-1), counts.sum(-1)
-    with np.errstate(invalid="ignore"):  # nothing is kept: NaN
+    with np.errstate(invalid="ignore"):  # NaN if nothing is kept
         acc = (counts * (accepted & correct)).sum(-1) / kept
     shares = (kept, (counts * robust).sum(-1), (counts * (robust & answered)).sum(-1))
     return 100 * np.stack([acc, *(share / total for share in shares)])
@@ -117,10 +116,10 @@ def _shares(accepted: Booleans, correct: Booleans, answered: Booleans, counts: I
 def deployed_draws(
     clean: Clean, certainty: Floats, correct: Booleans, resamples: int, seed: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the numbers of `Deployed` for each draw of `resampling.bootstrap`; NaN where a draw leaves one undefined.
+    """Return the numbers of `Deployed` for each draw of `resampling.bootstrap`; NaN if undefined in a draw.
 
-    Each draw fixes its thresholds anew: by cross-fitting on the inputs that it draws, or on as many drawn from those
-    kept apart. Equal seeds draw the same inputs, so differences of two rejectors are paired.
+    Each draw fixes its thresholds anew: by cross-fitting on the drawn inputs, or on a draw from the inputs kept apart.
+    Equal seeds draw the same inputs, so differences between two rejectors are paired.
     """
     cuts = _Cuts(clean, certainty)
     apart = _apart_draws(clean, resamples, seed)
@@ -138,13 +137,13 @@ def deployed_draws(
 
 
 def _counts(examples: Integers, size: int) -> NDArray[np.int32]:
-    """Return how often each draw takes each input."""
+    """Return how often each draw contains each input."""
     places = examples + size * np.arange(len(examples))[:, None]
     return np.bincount(places.ravel(), minlength=size * len(examples)).reshape(-1, size).astype(np.int32)
 
 
 def _apart_draws(clean: Clean, resamples: int, seed: int) -> Integers | None:
-    """Return how often each draw takes the inputs that are kept apart; None where they fix no threshold."""
+    """Return how often each draw contains each input kept apart; None if they fix no threshold."""
     size = clean.apart_certainty.size
     if not size or clean.own_threshold is not None:
         return None
@@ -153,10 +152,10 @@ def _apart_draws(clean: Clean, resamples: int, seed: int) -> Integers | None:
 
 
 class _Cuts:
-    """Certainties as places among the right inputs that fix thresholds: a draw then needs no sorting.
+    """Certainties as places in the sorted list of right inputs that fix thresholds, so a draw needs no sorting.
 
-    An input is accepted where its place, the number of those inputs that are not more certain than it is, lies above
-    the position of the threshold.
+    An input's place is the number of listed inputs that are at most as certain. The input is accepted if its place is
+    above the position of the threshold.
     """
 
     def __init__(self, clean: Clean, certainty: Floats) -> None:
@@ -174,7 +173,7 @@ class _Cuts:
         self.folds = None if is_apart or self.own is not None else clean.folds[self.order]
 
     def limits(self, counts: Integers, folds: Integers) -> NDArray[np.float64]:
-        """Return the position of each input's threshold in each draw, infinity where it has none."""
+        """Return the position of each input's threshold in each draw; infinity if it has none."""
         if self.own is not None:
             return np.zeros((len(counts), folds.size))
         drawn = counts[:, self.order]
@@ -184,7 +183,7 @@ class _Cuts:
 
 
 def _positions(counts: Integers) -> NDArray[np.float64]:
-    """Return where the quantile rule's threshold lies among ordered scores that each draw took so many times."""
+    """Return the threshold's position among ordered scores, by the quantile rule; `counts`: draws of each score."""
     below = counts.cumsum(axis=1, dtype=np.int32)
     total = below[:, -1] if below.shape[1] else np.zeros(len(counts), np.int32)
     at = (below <= total[:, None] * 5 // 100).sum(axis=1)

@@ -10,7 +10,7 @@ STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # St
 
 
 def share_interval(count: float, total: int) -> Interval:
-    """Return the interval of a share of independent inputs (Wilson 1927): it stays within [0, 1] near the ends."""
+    """Return the interval of a share of independent inputs (Wilson 1927); it never leaves [0, 1]."""
     if not 0 <= count <= total or total < 1:
         raise ValueError(f"{count} of {total} is no share")
     share, z = count / total, NORMAL
@@ -29,6 +29,6 @@ def student(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's distribution."""
     if degrees <= len(STUDENT):
         return STUDENT[degrees - 1]
-    # Cornish and Fisher's expansion: right to three digits from ten degrees on.
+    # Cornish and Fisher's expansion: correct to three digits from ten degrees of freedom on.
     z = NORMAL
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

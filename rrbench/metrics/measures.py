@@ -1,7 +1,7 @@
-"""What a row measures, from each input's certainty and whether its class was right.
+"""The metrics of a row, computed from each input's certainty and whether its class was right.
 
-Every metric but `ece` depends on the order of the certainties alone, and treats equal ones as one operating
-point. A metric that its inputs leave undefined is None; NaN among the inputs is an error.
+Every metric but `ece` depends only on the order of the certainties, and treats equal ones as one operating
+point. A metric that is undefined for its inputs is None; NaN among the inputs is an error.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
 
 
 class Reliability(NamedTuple):
-    """Inputs in bins of equal width by their largest softmax probability, upper edges included."""
+    """Inputs in bins of equal width by their largest softmax probability; a bin includes its upper edge."""
 
     inputs: Integers
     right: Integers
-    gap: NDArray[np.float64]  # the sum of their probabilities, less that
+    gap: NDArray[np.float64]  # the sum of their probabilities minus the number of right ones
 
 
 def measure(
@@ -34,7 +34,7 @@ def measure(
     resamples: int,
     seed: int,
 ) -> Metrics:
-    """Measure everything about one set of inputs; `deploy_*` needs what the rejector says of clean ones."""
+    """Measure everything about one set of inputs; `deploy_*` needs the rejector's scores on clean inputs."""
     accepted = accept_at_tpr95(certainty, correct, rule)
     intervals = bootstrap(certainty, correct, rule, resamples, seed)
     acc_low, acc_high = intervals.acc_tpr95 or (None, None)
@@ -71,9 +71,9 @@ def measure(
 
 
 def classes_of(logits: Floats) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return each input's class, the first of equals, and its softmax.
+    """Return each input's class (the first of equals) and its softmax.
 
-    The softmax is NaN where an infinite logit leaves it undefined.
+    The softmax is NaN if an infinite logit makes it undefined.
     """
     if logits.ndim != 2 or logits.size == 0:
         raise ValueError(f"no inputs in logits of shape {logits.shape}")
@@ -94,12 +94,12 @@ def of_logits(labels: Integers, logits: Floats) -> tuple[Booleans, Floats]:
 
 
 def accept_at_tpr95(certainty: Floats, correct: Booleans, rule: TprRule) -> Booleans | None:
-    """Say which inputs are accepted when 95 % of the right ones must be; None where that accepts nothing.
+    """Say which inputs are accepted if 95 % of the right ones must be; None if no input is accepted.
 
     quantile: with n right inputs, T is their certainty at position floor(n / 20), counted upwards from 0;
-    accepts certainty >= T, so that at most 5 % of the right ones are rejected.
-    official: T is the threshold at the vertex of the ROC curve whose true positive rate is nearest to 0.95, the
-    highest of equals, on the curve without the points that scikit-learn's `roc_curve` drops by default;
+    accepts certainty >= T, so at most 5 % of the right inputs are rejected.
+    official: T is the threshold at the vertex of the ROC curve whose true positive rate is nearest to 0.95 (the
+    highest of equals), on the curve without the points that scikit-learn's `roc_curve` drops by default;
     accepts certainty > T.
     """
     ranks = tallies.ranks_of(certainty, correct)
@@ -108,14 +108,14 @@ def accept_at_tpr95(certainty: Floats, correct: Booleans, rule: TprRule) -> Bool
 
 
 def auc(certainty: Floats, correct: Booleans) -> float | None:
-    """Return the chance that a right input has a higher certainty than a wrong one, a tie counting half."""
+    """Return the probability that a right input has a higher certainty than a wrong one; a tie counts half."""
     return _or_none(tallies.auc(_tally(certainty, correct)))
 
 
 def aurc(certainty: Floats, correct: Booleans) -> float:
-    """Return the area under the risk-coverage curve: the mean, over inputs, of a selective risk.
+    """Return the area under the risk-coverage curve: the mean of the inputs' selective risks.
 
-    An input's selective risk is the share of wrong ones among all inputs at least as certain as it is.
+    An input's selective risk is the share of wrong inputs among all inputs that are at least as certain.
     """
     return float(tallies.aurc(_tally(certainty, correct)))
 
@@ -123,8 +123,8 @@ def aurc(certainty: Floats, correct: Booleans) -> float:
 def risk_coverage(certainty: Floats, correct: Booleans) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return coverage and selective risk at every operating point, as fractions, the smallest coverage first.
 
-    The curve has steps: whoever must answer a share of the inputs accepts at the first point that covers it.
-    The area under it is `aurc`.
+    The curve has steps: to answer a given share of inputs, accept at the first point that covers the share.
+    The area under the curve is `aurc`.
     """
     wrong, accepted = tallies.accepted_counts(_tally(certainty, correct))
     return accepted / accepted[-1], wrong / accepted
@@ -148,15 +148,15 @@ def fpr95(certainty: Floats, correct: Booleans) -> float | None:
 def ece(correct: Booleans, confidence: Floats, bins: int = 15) -> float | None:
     """Return the expected calibration error of the largest softmax probability.
 
-    It is the mean over inputs of their bin's gap between mean probability and accuracy; the bins have equal width
-    and include their upper edge. None where a probability is undefined.
+    It is the mean, over inputs, of the gap between mean probability and accuracy in the input's bin. The bins have
+    equal width and include their upper edge. None if a probability is undefined.
     """
     bins_found = reliability(correct, confidence, bins)
     return None if bins_found is None else float(np.abs(bins_found.gap).sum() / correct.size)
 
 
 def reliability(correct: Booleans, confidence: Floats, bins: int = 15) -> Reliability | None:
-    """Sort inputs into the bins of `ece`; None where a probability is undefined."""
+    """Sort inputs into the bins of `ece`; None if a probability is undefined."""
     if np.isnan(confidence).any():
         return None
     position = np.ceil(confidence * bins).astype(np.int64) - 1

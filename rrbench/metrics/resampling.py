@@ -1,4 +1,4 @@
-"""Metrics of resampled inputs: 95 % intervals, and draws to be paired."""
+"""Metrics of resampled inputs: for 95 % intervals, and for paired differences."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from rrbench.metrics import tallies
 from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
 
-Drawn = NDArray[np.float64]  # of some draws, in their order
+Drawn = NDArray[np.float64]  # one value for each draw, in order
 Work = Callable[[Integers], Drawn]
 
-RESAMPLED: dict[str, Callable[[Integers, TprRule], Drawn]] = {  # of a stack of tallies
+RESAMPLED: dict[str, Callable[[Integers, TprRule], Drawn]] = {  # functions of a stack of tallies
     "acc_all": lambda stack, rule: tallies.acc_all(stack),
     "acc_tpr95": tallies.acc_tpr95,
     "auc": lambda stack, rule: tallies.auc(stack),
     "aurc": lambda stack, rule: tallies.aurc(stack),
     "augrc": lambda stack, rule: tallies.augrc(stack),
 }
-# Examples held while resampling, by all threads: bounds the memory at about 70 MB where that is more than one draw.
+# Examples that all threads hold while resampling: about 70 MB, or one draw if that is more.
 _DRAWN_AT_ONCE = 2**20
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -37,7 +37,7 @@ def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: in
     """Return 95 % percentile intervals of acc_tpr95 and auc over examples.
 
     Draw i takes the examples in row i of `default_rng(seed).integers(n, size=(resamples, n))` and finds its own
-    threshold. A draw that leaves a metric undefined is left out; the interval is None if over half are.
+    threshold. A draw in which a metric is undefined is left out; the interval is None if over half are left out.
     """
 
     def both(stack: Integers) -> Drawn:
@@ -48,9 +48,9 @@ def bootstrap(certainty: Floats, correct: Booleans, rule: TprRule, resamples: in
 
 
 def resampled(metric: str, certainty: Floats, correct: Booleans, rule: TprRule, resamples: int, seed: int) -> Drawn:
-    """Return one of `RESAMPLED` for each draw of `bootstrap`, NaN where it is undefined.
+    """Return one metric of `RESAMPLED` for each draw of `bootstrap`; NaN if it is undefined.
 
-    Equal seeds draw the same examples of equally many inputs: differences of two such answers are paired.
+    Equal seeds and equal numbers of inputs draw the same examples: differences between two such results are paired.
     """
     draws = _resample(lambda stack: RESAMPLED[metric](stack, rule), certainty, correct, resamples, seed)
     return np.concatenate([np.empty(0), *draws])
@@ -59,11 +59,11 @@ def resampled(metric: str, certainty: Floats, correct: Booleans, rule: TprRule, 
 def risk_coverage_band(
     certainty: Floats, correct: Booleans, coverage: Floats, resamples: int, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (low, high) of the selective risk at some coverages: 95 % percentile intervals over examples.
+    """Return (low, high) of the selective risk at given coverages: 95 % percentile intervals over examples.
 
-    The draws are those of `bootstrap`; each has its own operating points.
+    The draws are those of `bootstrap`; each draw has its own operating points.
     """
-    needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack 0.07 * 100 would need 8 inputs
+    needed = np.ceil(coverage * certainty.size - 1e-9)  # without the slack, 0.07 * 100 would need 8 inputs
 
     def risks(stack: Integers) -> Drawn:
         wrong, accepted = tallies.accepted_counts(stack)
@@ -77,7 +77,7 @@ def risk_coverage_band(
 
 
 def resampled_share(part: NDArray[np.float64], whole: NDArray[np.float64], resamples: int, seed: int) -> Drawn:
-    """Return sum(part) / sum(whole) for each draw of `bootstrap`, NaN where nothing is drawn of the whole."""
+    """Return sum(part) / sum(whole) for each draw of `bootstrap`; NaN if the drawn whole is 0."""
 
     def shares(examples: Integers) -> Drawn:
         wholes = whole[examples].sum(axis=1)
@@ -88,7 +88,7 @@ def resampled_share(part: NDArray[np.float64], whole: NDArray[np.float64], resam
 
 
 def _resample(work: Work, certainty: Floats, correct: Booleans, resamples: int, seed: int) -> Iterator[Drawn]:
-    """Yield what `work` makes of the tallies of all resamples."""
+    """Yield the result of `work` on the tallies of all resamples."""
     ranks = tallies.ranks_of(certainty, correct)
     scores = int(ranks.max()) + 1
     entries = ranks + scores * ~correct
@@ -103,14 +103,14 @@ def _resample(work: Work, certainty: Floats, correct: Booleans, resamples: int, 
 
 
 def _draw(work: Work, size: int, resamples: int, seed: int) -> Iterator[Drawn]:
-    """Yield what `work` makes of the examples of all draws."""
+    """Yield the result of `work` on the examples of all draws."""
     return numbered_draws(lambda first, examples: work(examples), size, resamples, seed)
 
 
 def numbered_draws(work: Callable[[int, Integers], Drawn], size: int, resamples: int, seed: int) -> Iterator[Drawn]:
-    """Yield what `work` makes of the examples of all draws, a bounded number at a time and in their order.
+    """Yield the result of `work` on the examples of all draws, in order; memory is bounded.
 
-    `work` gets the number of the first draw too, and may run in several threads at once.
+    `work` also gets the number of its first draw, and may run in several threads at once.
     """
     rng = np.random.default_rng(seed)
     threads = max(1, min(_THREADS, _DRAWN_AT_ONCE // size))
@@ -119,13 +119,13 @@ def numbered_draws(work: Callable[[int, Integers], Drawn], size: int, resamples:
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(starts), threads):
             group = starts[first : first + threads]
-            # Drawn here, one after the other: the draws are a single stream.
+            # Drawn in this thread, in order: all draws come from one stream.
             drawn = (rng.integers(size, size=(min(at_once, resamples - start), size)) for start in group)
             yield from pool.map(work, group, drawn)
 
 
 def interval(values: Drawn) -> tuple[float, float] | None:
-    """Return the 95 % percentile interval of what is defined; None where over half of the draws are not."""
+    """Return the 95 % percentile interval of the defined values; None if over half of the draws are undefined."""
     defined = values[~np.isnan(values)]
     if defined.size == 0 or 2 * defined.size < values.size:
         return None

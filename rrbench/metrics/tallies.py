@@ -1,7 +1,7 @@
-"""How many right and wrong inputs have each certainty, and what follows from that alone.
+"""Counts of right and wrong inputs for each certainty, and the metrics that these counts decide.
 
 A tally has shape (..., 2, distinct scores): how many right and how many wrong inputs have each score, the highest
-score first. One tally describes a set of inputs, a stack of them its resamples; NaN marks what is undefined.
+score first. One tally describes a set of inputs; a stack of tallies describes its resamples. NaN means undefined.
 """
 
 from typing import Any, Literal
@@ -16,7 +16,7 @@ Booleans = NDArray[np.bool_]
 
 
 def check(certainty: Floats, correct: Booleans) -> None:
-    """Refuse what cannot be measured."""
+    """Refuse arrays that cannot be measured."""
     if certainty.ndim != 1 or certainty.shape != correct.shape:
         raise ValueError(f"certainty of shape {certainty.shape} for correctness of shape {correct.shape}")
     if certainty.size == 0:
@@ -28,7 +28,7 @@ def check(certainty: Floats, correct: Booleans) -> None:
 
 
 def ranks_of(certainty: Floats, correct: Booleans) -> NDArray[np.intp]:
-    """Return for each input how many distinct scores lie above its own."""
+    """Return, for each input, how many distinct scores are higher than its own."""
     check(certainty, correct)
     return np.unique(-certainty, return_inverse=True)[1]
 
@@ -40,12 +40,12 @@ def tally_of(ranks: NDArray[np.intp], correct: Booleans) -> Integers:
 
 
 def accepted_counts(tally: Integers) -> tuple[Integers, Integers]:
-    """Count the wrong and all of the inputs accepted at each score."""
+    """Count the wrong inputs and all inputs accepted at each score."""
     return tally[..., 1, :].cumsum(axis=-1), tally.sum(axis=-2).cumsum(axis=-1)
 
 
 def accepted_scores(tally: Integers, rule: TprRule) -> Integers:
-    """Return how many of the distinct scores are accepted; 0 where no input is right."""
+    """Return how many of the distinct scores are accepted; 0 if no input is right."""
     if rule == "official":
         single = tally.reshape(-1, *tally.shape[-2:])
         return np.array([_accepted_officially(each) for each in single]).reshape(tally.shape[:-2])
@@ -61,9 +61,9 @@ def _accepted_officially(tally: Integers) -> int:
     if roc[0, -1] == 0:
         return 0
     is_vertex = np.ones(present.size, dtype=np.bool_)
-    # Two equal steps in a row count as a straight line, and nothing else does: as scikit-learn drops them.
+    # Only two equal steps in a row count as a straight line: scikit-learn drops just these points.
     is_vertex[1:-1] = np.diff(roc, n=2, axis=1).any(axis=0)
-    # The curve's start, at rate 0 and threshold infinity, is never nearest: its end is at rate 1.
+    # The curve starts at rate 0 and threshold infinity. That point is never nearest: the last one has rate 1.
     vertices = np.flatnonzero(is_vertex)
     nearest = np.abs(roc[0, vertices] / roc[0, -1] - 0.95).argmin()
     return int(present[vertices[nearest]])
@@ -75,30 +75,30 @@ def acc_all(tally: Integers) -> NDArray[np.float64]:
 
 
 def acc_tpr95(tally: Integers, rule: TprRule) -> NDArray[np.float64]:
-    """Return the percentage of right inputs among the accepted."""
+    """Return the percentage of right inputs among the accepted ones."""
     accepted = accepted_scores(tally, rule)
-    # Draw by draw: a running sum over every score of every draw takes longer where there are many inputs.
+    # Draw by draw: with many inputs, a running sum over every score of every draw takes longer.
     single = zip(tally.reshape(-1, *tally.shape[-2:]), accepted.flat, strict=True)
     counts = np.array([each[:, :count].sum(axis=1) for each, count in single]).reshape(tally.shape[:-1])
     return _ratio(100 * counts[..., 0], counts.sum(axis=-1))
 
 
 def auc(tally: Integers) -> NDArray[np.float64]:
-    """Return `metrics.auc`."""
+    """Return `measures.auc` for each tally."""
     right, wrong = tally[..., 0, :], tally[..., 1, :]
     twice_right_above = 2 * right.cumsum(axis=-1) - right
     return _ratio(np.einsum("...i,...i->...", wrong, twice_right_above) / 2, right.sum(axis=-1) * wrong.sum(axis=-1))
 
 
 def aurc(tally: Integers) -> NDArray[np.float64]:
-    """Return `metrics.aurc`."""
+    """Return `measures.aurc` for each tally."""
     inputs = tally.sum(axis=-2)
     selective_risk = np.nan_to_num(_ratio(*accepted_counts(tally)))
     return np.asarray((inputs * selective_risk).sum(axis=-1) / inputs.sum(axis=-1))
 
 
 def augrc(tally: Integers) -> NDArray[np.float64]:
-    """Return `metrics.augrc`."""
+    """Return `measures.augrc` for each tally."""
     inputs, wrong = tally.sum(axis=-2), tally[..., 1, :]
     mean_wrong_accepted = wrong.cumsum(axis=-1) - wrong / 2
     return np.asarray((inputs * mean_wrong_accepted).sum(axis=-1) / inputs.sum(axis=-1) ** 2)
