@@ -1,1 +1,1 @@
-"""Single files, written safely, and what made them."""
+"""Single files that are written safely, and the facts about what made them."""

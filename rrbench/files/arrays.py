@@ -24,7 +24,7 @@ def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read named arrays; a damaged file is one line."""
+    """Read named arrays; a damaged file is a one-line error."""
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: safetensors with what made them in the header. Nothing in one is ever executed."""
+"""Checkpoints on disk: safetensors files whose headers say what made them. Reading one never runs code in it."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from rrbench.files.disk import parse_json, replacing, sha256
 from rrbench.files.packing import unpack
 from rrbench.numbers import read_whole
 
-MOST_BITS = 10**7  # inputs of which a header says how each is classified
+MOST_BITS = 10**7  # most inputs for which a header says which are classified right
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights and the facts that travel with them."""
+    """Weights, and the facts stored with them."""
 
     path: Path
     sha256: str
@@ -31,10 +31,10 @@ class Checkpoint:
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Write weights and facts atomically."""
-    # Laid out anew where they are: a GPU does it in no time.
+    # Made contiguous on its own device: a GPU is fast at this.
     contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
-        # Straight to the file: made as bytes first, a large one would hold up the trainings in other threads.
+        # Written straight to the file: making bytes first would hold up trainings in other threads.
         with replacing(path) as temporary:
             save_file(contiguous, temporary, metadata={"rrbench": json.dumps(facts)})
     except SafetensorError as error:
@@ -42,7 +42,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a .safetensors file, or a .pt with weights only; anything else, or a damaged file, is refused."""
+    """Read a .safetensors file, or a .pt file of weights only; refuse any other or damaged file."""
     if not path.is_file():
         raise UseError(f"no checkpoint at {path}")
     if path.suffix in (".pt", ".pth"):
@@ -76,7 +76,7 @@ def _read_pt(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, checkpoint: Checkpoint) -> None:
-    """Put weights into a network; a mismatch is one line naming the first tensor that does not fit."""
+    """Put weights into a network; the error names the first tensor that does not fit."""
     wanted = network.state_dict()
     for name in sorted(wanted.keys() | checkpoint.tensors.keys()):
         if name not in checkpoint.tensors or name not in wanted:

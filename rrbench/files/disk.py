@@ -1,4 +1,4 @@
-"""Writing so that a crash or a full disk never leaves half a file, reading what others wrote, and hashing it."""
+"""Writes files so that a crash or a full disk never leaves half a file; reads and hashes other people's files."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ from rrbench.numbers import read_whole
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there nothing tells a dead writer from a living one, and nothing is swept
+except ImportError:  # Windows has no such locks: dead and living writers look alike, so nothing is swept
     fcntl = None  # type: ignore[assignment]
 
-BEGUN, WRITING, ENDED = ".begun", ".writing", ".ended"  # how the name of a temporary folder ends, one after another
-HELD = "held"  # the file in it that its writer holds a lock on, which the system frees when the writer dies
-GRACE = 3600  # seconds in which a writer has surely come to hold it, and to write its file
-HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # this machine, in the name of what it writes
-DEEPEST = 50  # brackets within brackets; ours have a handful
+BEGUN, WRITING, ENDED = ".begun", ".writing", ".ended"  # endings of a temporary folder's name, in this order
+HELD = "held"  # the file in it that its writer locks; the system frees the lock when the writer dies
+GRACE = 3600  # seconds after which a writer must have locked and written its file
+HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # names this machine in what it writes
+DEEPEST = 50  # levels of nested brackets; rrbench's own files have a handful
 
 _DOTTED = re.compile(rf"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){{{DEEPEST}}}""")
 
@@ -44,16 +44,16 @@ class Files:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary place beside a file to write it; then flush it to the disk and rename it."""
+    """Give a temporary path beside a file to write to; then flush it to the disk and rename it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A folder: who writes may put temporary files of its own beside its file.
+        # A folder, not a file: the writer may put its own temporary files beside its file.
         with temporary_folder(path.parent, path.name) as folder:
             temporary = folder / "new"
             yield temporary
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # whoever writes may have made a file that only its owner may read
+            os.chmod(temporary, 0o644)  # the writer may have made it readable for its owner only
             os.replace(temporary, path)
     except OSError as error:
         raise UseError(f"cannot write {path}: {error.strerror or error}") from None
@@ -61,9 +61,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Give a folder that goes when its writer is done; where that one is killed, the next `sweep` removes it.
+    """Give a folder that is removed when its writer is done; if the writer is killed, the next `sweep` removes it.
 
-    Its name says how far its writer is, so that one that is killed at any moment leaves what can be told apart.
+    The folder's name says how far its writer is, so a folder left by a killed writer can be recognised at any stage.
     """
     begun = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}.", suffix=f".{HERE}{BEGUN}"))
     folder, ended = begun.with_suffix(WRITING), begun.with_suffix(ENDED)
@@ -84,7 +84,7 @@ def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def _hold(folder: Path) -> int | None:
-    """Lock a file in a folder; where a file system has no locks, leave none."""
+    """Lock a file in a folder; if the file system has no locks, remove the file again."""
     if fcntl is None:
         return None
     handle = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
@@ -100,7 +100,7 @@ def _hold(folder: Path) -> int | None:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the temporary folders that killed writers left in a folder, and none of a living one."""
+    """Remove the temporary folders that killed writers left; keep those of living writers."""
     for ending, is_left in ((ENDED, Path.is_dir), (WRITING, _is_abandoned), (BEGUN, _is_old)):
         for folder in parent.glob(f".*{ending}"):
             if not folder.is_symlink() and folder.is_dir() and is_left(folder):
@@ -108,21 +108,21 @@ def sweep(parent: Path) -> None:
 
 
 def _is_old(folder: Path) -> bool:
-    """Tell whether a folder has not changed for so long that its writer is surely dead, or far beyond its beginning."""
+    """Tell whether a folder has not changed for `GRACE` seconds: its writer is dead, or long past this stage."""
     try:
         return time.time() - folder.stat().st_mtime > GRACE
-    except OSError:  # gone
+    except OSError:  # the folder is gone
         return False
 
 
 def _is_abandoned(folder: Path) -> bool:
     """Tell whether the writer of a temporary folder is dead."""
-    # Not every shared disk tells one machine of another's locks.
+    # On some shared disks a machine cannot see the locks of another.
     if fcntl is None or not (_is_old(folder) or folder.name.endswith(f".{HERE}{WRITING}")):
         return False
     try:
         handle = os.open(folder / HELD, os.O_RDWR)
-    except FileNotFoundError:  # a file system without locks; or the folder is gone
+    except FileNotFoundError:  # the file system has no locks, or the folder is gone
         return _is_old(folder)
     except OSError:
         return False
@@ -136,18 +136,18 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write so that the file is there whole or not at all."""
+    """Write a file so that it exists whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON that people can read, keys in the order given."""
+    """Write JSON that people can read, with keys in the given order."""
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> object:
-    """Read JSON; a broken file is named in one line."""
+    """Read JSON; the error for a broken file names it in one line."""
     try:
         return parse_json(path.read_text(encoding="utf-8"), is_finite=True)
     except (OSError, ValueError) as error:
@@ -175,8 +175,8 @@ def _finite(text: str) -> float:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Read TOML that anybody may have written; what cannot be read is a ValueError."""
-    if _DOTTED.search(text):  # the time that tomllib takes for one grows with the square of its length
+    """Read TOML that anybody may have written; text that cannot be read is a ValueError."""
+    if _DOTTED.search(text):  # tomllib's time grows with the square of a dotted key's length
         raise ValueError(f"nested more than {DEEPEST} deep")
     try:
         values = tomllib.loads(text)
@@ -187,7 +187,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _not_deep(value: object) -> object:
-    """Return a value, if code that goes through it call by call will come to an end."""
+    """Return a value if it is not nested too deep for recursive code."""
     level = [value]
     for _ in range(DEEPEST):
         level = [
@@ -202,7 +202,7 @@ def _not_deep(value: object) -> object:
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a name that anybody may have written is a file's in the folder at hand, and leads nowhere else."""
+    """Tell whether a name that anybody may have written names a file in the current folder, and nothing outside it."""
     return name not in ("", ".", "..") and not set(name) & {"/", "\\", ":"} and name.isprintable()
 
 

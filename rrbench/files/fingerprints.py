@@ -1,4 +1,4 @@
-"""What tells a network, a function or a plugin's object of somebody's own from another of the same name."""
+"""Hashes that tell a user's own network, function or object from another with the same name."""
 
 import functools
 import hashlib
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 LENGTH = 16  # digits of a hash in a row
-DEPTH = 12  # of what lies in what
+DEPTH = 12  # levels of nested objects that are hashed
 LIBRARIES = ("torch", "numpy", "builtins", "abc", "rrbench.", "math", "typing", "functools", "collections")
 
 
@@ -19,7 +19,7 @@ def of_network(network: nn.Module) -> str:
     """Hash a network's structure, weights and buffers."""
     digest = hashlib.sha256(_plain(repr(network)).encode())
     for module in network.modules():
-        # What `forward` does and reads beside tensors; PyTorch keeps its own attributes under names with `_`.
+        # What `forward` does and reads besides tensors; names with `_` are PyTorch's own attributes.
         plain = {name: value for name, value in vars(module).items() if not name.startswith("_")}
         digest.update(of_object((type(module), plain)).encode())
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
@@ -28,7 +28,7 @@ def of_network(network: nn.Module) -> str:
 
 
 def of_object(thing: object) -> str:
-    """Hash what a function or an object does: its code, and the values that it holds or reaches."""
+    """Hash what a function or an object does: its code, and the values that it holds or uses."""
     digest = hashlib.sha256()
     for part in _parts(thing, set(), DEPTH):
         digest.update(part)
@@ -36,12 +36,12 @@ def of_object(thing: object) -> str:
 
 
 def name_of(thing: object) -> str:
-    """Name an object for a row: the same object has the same name in every run."""
+    """Name an object for a row; the name is the same in every run."""
     return str(getattr(thing, "__name__", None) or _plain(repr(thing)))
 
 
 def _parts(thing: object, seen: set[int], depth: int) -> Iterator[bytes]:
-    """Walk through code and values; what was met before, or lies too deep, is not entered."""
+    """Walk through code and values; skip what was met before or lies too deep."""
     if isinstance(thing, Tensor):
         yield _of_tensor(thing)
     elif isinstance(thing, np.ndarray):
@@ -58,7 +58,7 @@ def _parts(thing: object, seen: set[int], depth: int) -> Iterator[bytes]:
 
 
 def _inside(thing: object) -> Iterator[object]:
-    """Return what something is made of; of a library's function or class its name says enough."""
+    """Return the parts of an object; for a library's function or class the name is enough."""
     if isinstance(thing, nn.Module):
         yield from (of_network(thing), type(thing))
     elif isinstance(thing, types.CodeType):
@@ -96,7 +96,7 @@ def _inside(thing: object) -> Iterator[object]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Return the global names and attributes that code uses, functions inside it included."""
+    """Return the global names and attributes that code uses, including those in functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -104,7 +104,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_code(name: str, value: object) -> bool:
-    """Tell whether an attribute of a class was written by its author."""
+    """Tell whether the author of a class wrote this attribute."""
     code = (types.FunctionType, property, staticmethod, classmethod)
     return isinstance(value, (*code, int, float, str, tuple, frozenset, list, dict, Tensor)) and name not in (
         "__module__",
@@ -121,5 +121,5 @@ def _of_tensor(tensor: Tensor) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Leave out where things lie in memory."""
+    """Remove memory addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)

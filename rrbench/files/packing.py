@@ -1,6 +1,6 @@
-"""Weights in eight bits with a scale for every output channel: a quarter of the size, the same bits wherever read.
+"""Weights in eight bits with a scale for every output channel: a quarter of the size, the same values on every machine.
 
-What is packed is what is measured: packing changes the weights, so whoever packs measures afterwards.
+Packing changes the weights, so measure after packing.
 """
 
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-SCALE = ".scale"  # ends the name of a packed tensor's scales
-SMALLEST = 4096  # numbers: a smaller tensor stays as it is
+SCALE = ".scale"  # ending of the name of a packed tensor's scales
+SMALLEST = 4096  # smaller tensors are not packed
 LARGEST = 127
 
 
 def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Round every large matrix or kernel to 255 steps, the largest weight of an output channel being the last."""
+    """Round every large matrix or kernel to 255 steps; the largest weight of an output channel is the last step."""
     packed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel() >= SMALLEST:

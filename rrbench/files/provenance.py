@@ -1,4 +1,4 @@
-"""Where numbers come from: version, commit, packages, machine."""
+"""Where numbers come from: version, commit, packages and machine."""
 
 import os
 import platform
@@ -17,9 +17,9 @@ def version() -> str:
 
 @cache
 def commit() -> str:
-    """Return the commit of the checkout that the code runs from, `+` if changed.
+    """Return the commit of the checkout that the code runs from, with `+` if it was changed.
 
-    Code that came without its history, as to a rented GPU, has the one that $RRBENCH_COMMIT says, or none.
+    Code without its git history, for example on a rented GPU, takes $RRBENCH_COMMIT, else nothing.
     """
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
@@ -37,7 +37,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def packages() -> dict[str, str]:
-    """Return the versions of what decides numbers."""
+    """Return the versions of the packages that influence numbers."""
     names = ("torch", "numpy", "scikit-learn", "pandas", "safetensors", "foolbox", "autoattack", "pyautoattack")
     return {name: metadata.version(name) for name in names if _is_installed(name)}
 
@@ -51,8 +51,8 @@ def _is_installed(name: str) -> bool:
 
 
 def machine() -> dict[str, str]:
-    """Describe the machine without naming it, and how many threads add up its sums."""
-    import torch  # here: this module is also read where torch would cost seconds
+    """Describe the machine without its name; the number of threads changes how sums are rounded."""
+    import torch  # imported late: other users of this module must not wait for torch
 
     return {
         "python": sys.version.split()[0],
