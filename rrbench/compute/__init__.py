@@ -1,1 +1,1 @@
-"""Device, precision, batches, modes and randomness: how a network is asked."""
+"""How a network is run: device, precision, batches, modes and random numbers."""

@@ -1,4 +1,4 @@
-"""Runs a tensor function over batches that fit the device; out of memory halves the batch and goes on."""
+"""Runs a function over batches that fit the device; out of memory halves the batch and continues."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from rrbench.errors import CellError
 from rrbench.lending import WRITES, is_written
 from rrbench.protocols import Network, Outputs
 
-LARGEST = 5000  # inputs: beyond, a GPU gains nothing more
-ROOM = 16 * 2**20  # bytes that an input may need while it is attacked, through WRN-34-10
+LARGEST = 5000  # inputs: a GPU is no faster with more
+ROOM = 16 * 2**20  # bytes that one attacked input may need, for WRN-34-10
 
 
 def batch_size(device: torch.device) -> int:
-    """Choose the number of inputs a device works on at once, on a GPU by its free memory."""
+    """Choose how many inputs a device works on at once; for a GPU this depends on its free memory."""
     if device.type != "cuda":
         return 512
     return max(min(LARGEST, free_memory(device) // ROOM), 1)
@@ -26,19 +26,19 @@ def batch_size(device: torch.device) -> int:
 
 @dataclass
 class _Room:
-    """What a device takes at once while `in_batches` works on a piece."""
+    """How many inputs a device takes at once while `in_batches` works on a piece."""
 
     inputs: int
-    filled: int = 0  # inputs that the piece's copies come to, where there are any
+    filled: int = 0  # inputs in the piece with all its copies, if there are copies
 
 
 _ROOM: ContextVar[_Room | None] = ContextVar("room", default=None)
 
 
 def copies(size: int, wanted: int) -> int:
-    """Return how many copies of `size` inputs, at most `wanted`, to work on at once: as many as fill the device.
+    """Return how many copies of `size` inputs to work on at once: at most `wanted`, as many as fit the device.
 
-    Outside `in_batches` one: nobody there could try again with fewer.
+    Outside `in_batches` it is 1, as no caller there could try again with fewer.
     """
     room = _ROOM.get()
     count = max(1, min(wanted, room.inputs // max(size, 1))) if room else 1
@@ -53,16 +53,16 @@ def in_batches(
     work: Callable[[slice], Sequence[Tensor | None]],
     done: Callable[[int], None] = lambda n: None,
 ) -> list[Tensor | None]:
-    """Call `work` on slices of 0 .. total and join what it returns, part by part."""
+    """Call `work` on slices of 0 .. total and join the results, each part with its like."""
     parts: list[Sequence[Tensor | None]] = []
     start, inputs = 0, size
-    # Even pieces: on a GPU a last small one would be slow, and a new shape costs time of its own.
+    # Even pieces: a small last piece would be slow on a GPU, and a new shape takes extra time.
     size = -(-total // -(-total // size)) if total else size
     while start < total:
         stop, room = min(start + size, total), _Room(inputs)
         token = _ROOM.set(room)
         try:
-            # A copy: whoever answers in the same memory every time would write over what was said before.
+            # A copy: `work` may return the same memory every time, and would overwrite earlier results.
             parts.append([None if part is None else part.clone() for part in work(slice(start, stop))])
         except torch.OutOfMemoryError:
             tried = max(room.filled, stop - start)
@@ -76,7 +76,7 @@ def in_batches(
             continue
         finally:
             _ROOM.reset(token)
-        # Here, not in the handler: there the error's traceback still holds every tensor of the failed call.
+        # Not in the handler: the error's traceback still holds every tensor of the failed call there.
         gc.collect()
         torch.cuda.empty_cache()
     return [_join(column) for column in zip(*parts, strict=True)]
@@ -89,7 +89,7 @@ def _join(column: Sequence[Tensor | None]) -> Tensor | None:
 
 @torch.no_grad()
 def forward(network: Network, images: Tensor, size: int) -> Outputs:
-    """Return the network's outputs on all images; it is lent copies of these and must not write into them."""
+    """Return the network's outputs on all images; the network gets copies, and must not write into them."""
 
     def ask(piece: slice) -> Outputs:
         lent = images[piece].clone()

@@ -19,14 +19,14 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 
 
 def find_device(name: str, *, is_here: bool = True) -> torch.device:
-    """Return the device asked for; `auto` takes a GPU where there is one. Not `is_here`: others work, on theirs."""
+    """Return the device asked for; `auto` takes a GPU if there is one. Without `is_here` other machines do the work."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         if is_here:
             torch.zeros(1, device=device).item()
-    except Exception as error:  # each kind of device that this PyTorch is built without fails in its own way
+    except Exception as error:  # a kind of device that this PyTorch lacks may fail in any way
         raise UseError(f"device {brief(name)} cannot be used: {first_line(error).partition('. ')[0]}") from None
     if not is_here and (device.index is not None or device.type not in ("cpu", "cuda")):
         raise UseError(f"the engine places the work: give --device cpu or cuda, not {brief(name)}")
@@ -34,9 +34,9 @@ def find_device(name: str, *, is_here: bool = True) -> torch.device:
 
 
 def find_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision of training and attacks; `auto` is bf16 on a GPU that has it and fp32 elsewhere."""
+    """Return the precision of training and attacks; `auto` is bf16 on a GPU that supports it, else fp32."""
     if name == "auto" and device.type == "cuda":
-        # Where another machine will do the work, its GPU is taken for one that has it.
+        # If another machine does the work, assume that its GPU supports bf16.
         is_old = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
         return "fp32" if is_old else "bf16"
     if name == "auto":
@@ -55,7 +55,7 @@ def describe(device: torch.device) -> str:
 
 
 def place(network: nn.Module, device: torch.device) -> nn.Module:
-    """Put a network on a device, on a GPU in the memory format that its convolutions like best."""
+    """Put a network on a device; on a GPU in the memory format that is fastest for convolutions."""
     if device.type == "cuda":
         return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
     return network.to(device)
@@ -63,9 +63,9 @@ def place(network: nn.Module, device: torch.device) -> nn.Module:
 
 @contextmanager
 def tf32(enabled: bool) -> Iterator[None]:
-    """Allow or forbid the GPU's shortened float32 for a while.
+    """Allow or forbid the GPU's shortened float32 inside the block.
 
-    PyTorch has one such switch for all threads: who finds it as wanted neither sets it nor puts it back.
+    All threads share PyTorch's switch: a thread that finds it as wanted neither sets it nor resets it.
     """
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     if matmul == cudnn == enabled:
@@ -80,9 +80,9 @@ def tf32(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def tried_kernels(enabled: bool) -> Iterator[None]:
-    """Have cuDNN time its kernels on every new shape instead of guessing: worth it where shapes come again.
+    """Let cuDNN time its kernels on every new shape instead of guessing; this pays if shapes recur.
 
-    One switch for all threads, as `tf32` is.
+    All threads share this switch, too.
     """
     if torch.backends.cudnn.benchmark or not enabled:
         yield
@@ -95,13 +95,13 @@ def tried_kernels(enabled: bool) -> Iterator[None]:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes of a GPU that nobody uses, those that PyTorch holds ready included."""
+    """Return the free bytes of a GPU, including those that PyTorch has reserved but does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def make_twin(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module | None:
-    """Return a network's twin for faster gradients, where it brings one and a GPU gains by it."""
+    """Return a network's twin for faster gradients, if it has one and the GPU gains from it; else None."""
     make = getattr(network, "twin", None)
     if make is None or device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return None
@@ -109,7 +109,7 @@ def make_twin(network: nn.Module, precision: Precision, device: torch.device) ->
 
 
 class _FirstCompiled:
-    """Listens to Triton, and says once that it has compiled a kernel which its cache did not hold."""
+    """Listens to Triton and says once that a kernel was compiled because Triton's cache did not have it."""
 
     def __init__(self, report: Report) -> None:
         self.report, self.untold = report, threading.Semaphore(1)
@@ -120,10 +120,10 @@ class _FirstCompiled:
 
 
 def tell_compiling(device: torch.device, report: Report) -> None:
-    """Have a run say when it waits for kernels to be compiled, as a first one does for about a minute."""
+    """Make a run say when it waits for kernels to compile; the first run waits for about a minute."""
     if device.type != "cuda" or find_spec("triton") is None:
         return
     from triton import knobs
 
-    if isinstance(knobs.compilation.listener, _FirstCompiled | None):  # somebody else's stays
+    if isinstance(knobs.compilation.listener, _FirstCompiled | None):  # another program's listener stays
         knobs.compilation.listener = _FirstCompiled(report)

@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, never on batch size, device or order.
+"""Random numbers that depend on their purpose, never on batch size, device or order.
 
-Each number is a hash of (stream, example id, restart, position), computed in 64-bit integers
-whose overflow wraps alike on every device.
+Each number is a hash of (stream, example id, restart, position), computed in 64-bit integers;
+their overflow wraps in the same way on every device.
 """
 
 import math
@@ -41,7 +41,7 @@ class HashedDraws:
 
     def normal(self, ids: Tensor, shape: tuple[int, ...], restart: int) -> Tensor:
         """Return (len(ids), *shape) float32 standard normal numbers (Box and Muller)."""
-        # The half keeps the logarithm's argument off zero.
+        # The added half keeps the logarithm away from zero.
         radius = (self._bits(ids, shape, restart, "radius").double() + 0.5) * 2.0**-24
         angle = self._bits(ids, shape, restart, "angle").double() * (2 * math.pi * 2.0**-24)
         return ((-2 * radius.log()).sqrt() * angle.cos()).float()
@@ -59,12 +59,12 @@ class HashedDraws:
 
 @dataclass
 class ReplayedDraws(HashedDraws):
-    """The same numbers, but a captured CUDA graph that uses them can be given another stream: its keys are tensors."""
+    """The same numbers, but its keys are tensors: a captured CUDA graph that uses them can switch to another stream."""
 
     _keys: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def follow(self, stream: int) -> None:
-        """Change to another stream."""
+        """Switch to another stream."""
         self.stream = stream
         for (tag, restart), key in self._keys.items():
             key.fill_(derive(stream, tag, restart))

@@ -1,4 +1,4 @@
-"""Train and eval mode, set for a while and put back: nobody's network is left changed."""
+"""Sets train or eval mode inside a block, and restores it: a user's network is never left changed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ Mode = Literal["train", "eval"]
 
 @contextmanager
 def mode(network: Network, wanted: Mode) -> Iterator[None]:
-    """Put every module of a network into a mode, and each back into its own afterwards."""
+    """Put every module of a network into a mode; afterwards restore each module's own mode."""
     modules = list(network.modules()) if isinstance(network, nn.Module) else []
     before = [module.training for module in modules]
     for module in modules:
@@ -27,7 +27,7 @@ def mode(network: Network, wanted: Mode) -> Iterator[None]:
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """Put a network into eval mode with no parameter asking for gradients, and back afterwards."""
+    """Put a network into eval mode without gradients for its parameters; restore both afterwards."""
     before = [parameter.requires_grad for parameter in network.parameters()]
     with mode(network, "eval"):
         network.requires_grad_(False)

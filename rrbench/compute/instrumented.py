@@ -1,4 +1,4 @@
-"""A network that counts what is asked of it, in a given precision."""
+"""A network in a given precision that counts its passes and gradients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,10 @@ from rrbench.protocols import Outputs
 
 
 class Instrumented(nn.Module):
-    """A network in a given precision that counts what is asked of it, package attacks' gradients included.
+    """A network in a given precision that counts its passes and gradients, also those that package attacks ask for.
 
-    `climb` is for gradients that end at the images, and `twin` answers there; a training batch may go by way of it too.
-    `judge` is for verdicts, and `exact` answers there.
+    `climb` is for gradients with respect to images; the `twin` answers it, and may also answer training batches.
+    `judge` is for verdicts; the `exact` network answers it.
     """
 
     def __init__(
@@ -37,27 +37,27 @@ class Instrumented(nn.Module):
         self._broken: list[Tensor] = []
 
     def forward(self, images: Tensor) -> Outputs:
-        """Return float32 outputs, so that certainty is never computed in short precision."""
+        """Return float32 outputs, so that certainty is never computed in lower precision."""
         learn = getattr(self.network, "learn", None)
-        # Only PyTorch's own way back reaches images and weights at once.
+        # Only PyTorch's own backward pass gives gradients of images and weights at once.
         is_lesson = self.network.training and torch.is_grad_enabled() and not images.requires_grad
         if self.twin is not None and learn is not None and is_lesson:
             return self._ask(partial(learn, twin=self.twin), images)
         return self._ask(self.network, images)
 
     def climb(self, images: Tensor) -> Outputs:
-        """Answer likewise where nobody asks for the gradient of a weight."""
+        """Answer as `forward` does, if no weight needs a gradient."""
         return self._ask(self.network if self.twin is None else self.twin, images)
 
     @torch.no_grad()
     def judge(self, images: Tensor) -> Outputs:
-        """Answer as the final verdict will: in short precision an image on the boundary may change sides."""
+        """Answer as the final verdict does: in lower precision an image at the boundary may change sides."""
         self.forwards += images.shape[0]
         with tf32(False):
             return Outputs(*(self.network if self.exact is None else self.exact)(images))
 
     def refresh(self) -> None:
-        """Bring the twin up to date after the network's weights have changed."""
+        """Update the twin after the network's weights have changed."""
         if self.twin is not None:
             self.twin.refresh()  # type: ignore[operator]
 
@@ -79,15 +79,15 @@ class Instrumented(nn.Module):
         return Outputs(*(part.float() for part in outputs))
 
     def _look(self, gradient: Tensor) -> None:
-        """Note zero and NaN gradients without waiting for the device."""
+        """Count zero and NaN gradients without waiting for the device."""
         largest = gradient.detach().flatten(1).abs().amax(1)
         self._vanished.append((largest == 0).sum())
         self._broken.append(largest.isnan().any())
 
     def vanished(self) -> float:
-        """Return the share of the gradients seen that were zero everywhere: where they are, no attack can climb."""
+        """Return the share of gradients that were zero everywhere: there no attack can climb."""
         return float(sum(self._vanished)) / self.gradients if self._vanished else 0.0
 
     def has_seen_nan(self) -> bool:
-        """Tell whether a gradient was NaN: its image may look robust and is not."""
+        """Tell whether a gradient was NaN: its image may look robust although it is not."""
         return any(bool(found) for found in self._broken)

@@ -1,4 +1,4 @@
-"""Seeds for every purpose from the run's one seed. Imports no torch."""
+"""Derives a seed for every purpose from the run's seed. Imports no torch."""
 
 import hashlib
 

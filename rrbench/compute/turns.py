@@ -1,8 +1,8 @@
-"""Turns on a GPU that several trainings share: while one thread captures a step, the others may only replay theirs.
+"""Turns on a GPU that several trainings share: while one thread captures a step, others may only replay theirs.
 
-CUDA refuses to wait for a whole device while a step is being captured on it, and breaks the capture off. Much waits for
-the device without saying so: cuDNN when it tries kernels, memory that is given back, a kernel that is compiled, a graph
-that is freed. So all work but the replay of a captured step takes a turn: together with others, or alone.
+While a step is being captured on a device, CUDA refuses to wait for the whole device, and the capture fails. Many
+operations wait for the device silently: cuDNN trying kernels, memory being freed, a kernel being compiled, a graph
+being freed. So all work except replaying a captured step takes a turn: together with other threads, or alone.
 """
 
 import threading
@@ -25,7 +25,7 @@ class Turns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Work beside others, while nobody is alone; a thread that has a turn already keeps it."""
+        """Work beside other threads while no thread is alone; a thread that has a turn keeps it."""
         if self._has_turn():
             yield
             return
@@ -45,7 +45,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Work while nobody else has a turn."""
+        """Work while no other thread has a turn."""
         if self._has_turn():
             raise RuntimeError("this thread has a turn already: it would wait for itself")
         took = waits = False
@@ -74,4 +74,4 @@ class Turns:
         return bool(getattr(self._own, "has_turn", False))
 
 
-TURNS = Turns()  # of this process
+TURNS = Turns()  # for this process
