@@ -1,7 +1,7 @@
-"""Checkpoints that come ready: those inside this package (digits), and a folder of larger ones (`results/zoo`).
+"""Ready checkpoints: those inside this package (digits), and a folder of larger ones (`results/zoo`).
 
-`index.json` beside them says of each: how it was trained, its SHA-256, the accuracy to expect, the command. It may also
-list a network that was not kept: rows were measured on it, and its hash, recipe and log are all that is left.
+`index.json` beside them says for each: how it was trained, its SHA-256, the accuracy to expect, the command. It may
+also list a network that was not kept: rows were measured on it, and only its hash, recipe and log are left.
 """
 
 import os
@@ -14,7 +14,7 @@ from rrbench.errors import UseError, brief
 from rrbench.files.disk import is_plain_name, read_json, write_json
 
 EMBEDDED = Path(__file__).resolve().parent
-KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # what JSON gives for a field of an entry
+KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # JSON types of an entry's fields
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Entry:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the weights should be there."""
+        """Whether the weights should exist."""
         return bool(self.file)
 
 
 def large_zoo() -> Path:
-    """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo here."""
+    """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo."""
     return Path(os.environ.get("RRBENCH_ZOO", "results/zoo"))
 
 
@@ -56,7 +56,7 @@ def entries(folder: Path) -> list[Entry]:
     except (TypeError, AttributeError) as error:
         raise UseError(f"{path} is no zoo index of this version: {error}") from None
     for entry in found:
-        # A name that leads elsewhere would have others' files read, or taken for a network.
+        # A name that leads to another folder would make rrbench read other files as networks.
         if not isinstance(entry.file, str) or not (is_plain_name(entry.file) or not entry.is_kept):
             raise UseError(f"{path} is no zoo index: it names {brief(entry.file)}, no file beside it")
     kinds = {field.name: KINDS[field.type] for field in fields(Entry) if field.type in KINDS}
@@ -70,19 +70,19 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def write_index(folder: Path, listed: Iterable[Entry]) -> None:
-    """Write a zoo's index, sorted by file, what was not kept last."""
+    """Write a zoo's index, sorted by file; networks that were not kept come last."""
     ordered = sorted(listed, key=lambda entry: (not entry.is_kept, entry.file, entry.trained_as, entry.sha256))
     write_json(folder / "index.json", [asdict(entry) for entry in ordered])
 
 
 def find(key: str) -> tuple[Path, Entry] | None:
-    """Find the embedded checkpoint of exactly this training."""
+    """Find the embedded checkpoint with exactly this training key."""
     found = (entry for entry in entries(EMBEDDED) if entry.is_kept and entry.key == key)
     return next(((EMBEDDED / entry.file, entry) for entry in found), None)
 
 
 def find_hash(sha256: str) -> tuple[Path, Entry] | None:
-    """Find a checkpoint of either zoo by its hash, first one whose file is there; else who lists it as not kept."""
+    """Find a checkpoint of either zoo by its hash: first one whose file exists, else one listed as not kept."""
     both = [(folder / entry.file, entry) for folder in (EMBEDDED, large_zoo()) for entry in entries(folder)]
     named = [(path, entry) for path, entry in both if entry.sha256 == sha256]
     there = [(path, entry) for path, entry in named if entry.is_kept and path.is_file()]
@@ -92,9 +92,9 @@ def find_hash(sha256: str) -> tuple[Path, Entry] | None:
 def find_named(
     folder: Path, dataset: str, network: str, trained_as: str, seed: int, recipe: Mapping[str, Any]
 ) -> tuple[Path, Entry] | None:
-    """Find a checkpoint by what it is: first one of this recipe, else of any, the longest; its file must be there.
+    """Find a checkpoint by what it is: one with this recipe first, else the longest training; its file must exist.
 
-    Averaged weights are not taken for plain ones of the same length.
+    Of two trainings of equal length, plain weights are preferred to averaged ones.
     """
     wanted = (dataset, network, trained_as, seed)
     found = [

@@ -1,4 +1,4 @@
-"""Makes the embedded zoo afresh: every checkpoint that the quick preset needs on digits.
+"""Makes the embedded zoo again: every checkpoint that the quick preset needs on digits.
 
 python -m rrbench.zoo
 """
