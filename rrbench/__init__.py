@@ -1,6 +1,6 @@
-"""How well does a defence reject what it would get wrong, when somebody attacks it.
+"""Measures how well a defence rejects its own wrong answers under attack.
 
-The public words are loaded when first used (PEP 562), so that `rrbench table` imports neither torch nor pandas.
+The public names are imported when first used (PEP 562), so that `rrbench table` imports neither torch nor pandas.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The one gradient-ascent loop: start, step, project, and what to keep. For training and attacks alike."""
+"""The one gradient-ascent loop, for training and attacks: start, step, project, and which image to keep."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -12,12 +12,12 @@ from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
 
-# Of what all attacks share: this file, and the objectives and apgd of rrbench_attacks. Raised with every change of
-# behaviour: the keys of attacks hold it. 1 divided an l2 step by the gradient's norm + 1e-10, whatever its scale.
+# Revision of what all attacks share: this file, and the objectives and apgd of rrbench_attacks. Raise it with every
+# change of behaviour: attacks' keys hold it. 1 divided an l2 step by the gradient's norm + 1e-10 at any scale.
 REVISION = 2
 
 Score = Callable[[Outputs, Tensor], Tensor]  # (outputs, labels) -> (N,)
-Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` among all it passed
+Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` of all its images
 Select = Literal["ce", "objective", "evade"]  # between candidates of one input
 
 
@@ -32,9 +32,9 @@ def norms(delta: Tensor) -> Tensor:
 
 
 def project(moved: Tensor, images: Tensor, norm: Norm, radius: float) -> Tensor:
-    """Bring images back into the ball round the clean ones, then into [0, 1]."""
+    """Move images back into the ball around the clean ones, then into [0, 1]."""
     if norm == "linf":
-        # min and max rather than adding a clipped delta: radius 0 gives the clean image exactly.
+        # min and max instead of adding a clipped delta: radius 0 then gives exactly the clean image.
         moved = torch.minimum(torch.maximum(moved, images - radius), images + radius)
     else:
         delta = moved - images
@@ -55,18 +55,18 @@ def random_start(batch: Batch, norm: Norm, radius: float, draws: Draws, restart:
 
 
 def step_up(moved: Tensor, gradient: Tensor, norm: Norm, step: float) -> Tensor:
-    """Move along the steepest direction of the norm by `step`, however faint the gradient is."""
+    """Move by `step` in the steepest direction of the norm, however small the gradient is."""
     if norm == "linf":
-        # PyTorch's sign of NaN is 0: the image would stay where it is and look robust.
+        # PyTorch's sign of NaN is 0: the image would not move and would look robust.
         return moved + step * gradient.sign().where(~gradient.isnan(), gradient)
-    # A sure network's gradients are far below the paper's 1e-10, which would then decide how far to go.
+    # A confident network's gradients are far below the paper's 1e-10, which would then decide the step's length.
     largest = wide(gradient.flatten(1).abs().amax(1), gradient)
     unit = gradient / largest.clamp_min(torch.finfo(gradient.dtype).tiny)
     return moved + step * unit / (norms(unit) + 1e-10)
 
 
 def slope(network: Network, images: Tensor, objective: Callable[[Outputs], Tensor]) -> tuple[Outputs, Tensor, Tensor]:
-    """Return what the network says of images, the objective there and its gradient, all detached."""
+    """Return the outputs for images, the objective and its gradient, all detached."""
     images = images.detach().requires_grad_()
     with torch.enable_grad():
         outputs = network.climb(images) if isinstance(network, Instrumented) else network(images)
@@ -118,12 +118,12 @@ def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
 
 
 def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
-    """Return log max_{k != y} p_k, the class picked anew at each step."""
+    """Return log max_{k != y} p_k; the class is chosen again at each step."""
     return _largest_other(outputs.logits.log_softmax(1), labels)
 
 
 class Tracker:
-    """Keeps, per input, the answer (by `keep` and `select`) and the boldest wrong image seen.
+    """Keeps, for each input, the answer (by `keep` and `select`) and the boldest wrong image seen.
 
     Nothing here waits for the device; a NaN is remembered and raised once, at the end.
     """
@@ -137,7 +137,7 @@ class Tracker:
         self.broken = torch.zeros_like(self.evades)
 
     def see(self, images: Tensor, outputs: Outputs, objective: Tensor, *, is_last: bool) -> None:
-        """Take note of one candidate for every input."""
+        """Consider one candidate for every input."""
         certainty = self.certainty(outputs, self.labels).double()
         wrong = outputs.logits.argmax(1) != self.labels
         self.broken |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
@@ -150,12 +150,12 @@ class Tracker:
         elif self.select == "objective":
             rank = objective.double()
         else:
-            # First come the wrong ones, the most certain before the rest; then the nearest to being wrong.
+            # Wrong images come first, the most certain of them best; then the images nearest to being wrong.
             evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, self.labels).double())
         self._note_better(images, rank, evades)
 
     def join(self, other: "Tracker") -> None:
-        """Take over what another kept of copies of these inputs, as if it had been seen here copy by copy."""
+        """Take over what another tracker kept for copies of these inputs, as if seen here copy by copy."""
         size = len(self.labels)
         for start in range(0, len(other.labels), size):
             copy = slice(start, start + size)
@@ -194,9 +194,9 @@ def search(
     keep: Keep,
     select: Select,
 ) -> Moved:
-    """Ascend each objective from each random start, and keep one answer per input over all of them.
+    """Ascend each objective from each random start, and keep one answer for each input over all of them.
 
-    A small batch climbs from several starts at once, up several objectives; the answer does not depend on how many.
+    A small batch climbs several starts and objectives at once; the answer does not depend on how many.
     """
     if steps < 0 or restarts < 1:
         raise CellError(f"an attack takes no fewer than 0 steps from 1 start: steps={steps}, restarts={restarts}")
@@ -216,7 +216,7 @@ def search(
 
 
 def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor) -> Callable[[Outputs], Tensor]:
-    """Return the objective of copies of one batch, each copy's its own."""
+    """Return the objective of copies of one batch; each copy has its own score."""
 
     def objective(outputs: Outputs) -> Tensor:
         size = len(labels)
@@ -236,7 +236,7 @@ def _climb(
     step: float,
     steps: int,
 ) -> None:
-    """Ascend an objective and show the tracker every image on the way, the last one as such."""
+    """Ascend an objective and show the tracker every image on the way; the last is marked as last."""
 
     def observe(moved: Tensor, outputs: Outputs, value: Tensor) -> None:
         tracker.see(moved, outputs, value, is_last=False)

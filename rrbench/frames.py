@@ -31,9 +31,9 @@ def table(
     network: str | None = None,
     preset: str | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of a results CSV or of a work folder; or, by name, a table of the paper, one line a cell.
+    """Return the rows of a results CSV or of a work folder; or a table of the paper by name, one line for each cell.
 
-    The rest is for a table of the paper: where its rows are, and for which data set, network and preset it is meant.
+    The rest is for a table of the paper: where its rows are, and which data set, network and preset to show.
 
     >>> rrbench.table("runs").pivot_table(index="rejector", columns="attack", values="auc")  # doctest: +SKIP
     >>> rrbench.table("table2")[["at", "rejector", "metric", "measured", "published"]]  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""What plugins are lent is looked at when it comes back: whoever wrote into it is refused, and the original stays."""
+"""Checks what plugins were lent: a plugin that wrote into it is refused, and the original is kept."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,26 +14,26 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def is_same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors hold the same bits, a NaN included."""
+    """Tell whether two tensors hold the same bits, NaN included."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    # Not `==`: NaN differs from itself. Complex numbers have no whole number of their size.
+    # Not `==`: NaN differs from itself. No integer type has the size of a complex number.
     kind = None if one.is_complex() else WHOLE.get(one.element_size())
     return torch.equal(one, other) if kind is None else torch.equal(one.view(kind), other.view(kind))
 
 
 def is_written(lent: Tensor, original: Tensor) -> bool:
-    """Tell whether a copy was written into, also where nothing changed by it, or where PyTorch did not see it."""
+    """Tell whether a copy was written into, even with equal values, or in a way that PyTorch does not see."""
     return lent._version > 0 or not is_same(lent, original)
 
 
 def writes_into(method: str, name: str, part: str) -> str:
-    """Say who wrote into what was lent."""
+    """Say which method wrote into which lent tensor."""
     return f"{method} of {name} writes into the {part} that it is given: work on a copy"
 
 
 class _Slot(NamedTuple):
-    """A place in a module, the tensor that belongs there, and what that held."""
+    """A place in a module, the tensor that belongs there, and a copy of its values."""
 
     owner: dict[str, Tensor | None]
     key: str
@@ -42,7 +42,7 @@ class _Slot(NamedTuple):
     copy: Tensor
 
     def put_back(self) -> bool:
-        """Tell whether something else is here now, and undo it."""
+        """Tell whether the tensor was changed or replaced, and undo it."""
         if self.owner.get(self.key) is self.tensor and is_same(self.tensor.detach(), self.copy):
             return False
         self.owner[self.key] = self.tensor
@@ -64,9 +64,9 @@ def _slots(network: nn.Module) -> Iterator[_Slot]:
 
 @contextmanager
 def kept(network: object, refusal: Callable[[str], str]) -> Iterator[None]:
-    """Put weights and buffers back as they were, and raise `refusal` of the first that somebody changed.
+    """Restore weights and buffers afterwards, and raise `refusal` for the first that was changed.
 
-    Copies rather than versions: these miss what is written through `.data`, and could put nothing back.
+    Copies, not version counters: counters miss writes through `.data`, and cannot restore anything.
     """
     slots = list(_slots(network)) if isinstance(network, nn.Module) else []
     try:

@@ -25,7 +25,7 @@ Value = str | int | float | bool | Fraction | None | tuple[float | Fraction, ...
 
 @dataclass(frozen=True)
 class Choice:
-    """A plugin by name with every one of its settings; `label` is its shortest unambiguous text."""
+    """A plugin by name with all its settings; `label` is its shortest unambiguous text."""
 
     name: str
     settings: tuple[tuple[str, Value], ...] = ()
@@ -37,7 +37,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Call:
-    """A parsed text, before anyone has looked up what it names."""
+    """A parsed text; its name is not looked up yet."""
 
     name: str
     positional: str | None
@@ -45,7 +45,7 @@ class Call:
 
 
 def split_list(text: str, at: str = ",") -> list[str]:
-    """Split at commas, or at another character, outside brackets; empty parts are dropped."""
+    """Split at commas, or at another character, outside brackets; drop empty parts."""
     parts, depth, part = [], 0, ""
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -70,7 +70,7 @@ def parse(text: str) -> Call:
     positional, keywords = None, {}
     for index, argument in enumerate(split_list(rest[:-1]) if bracket else []):
         key, equals, value = argument.partition("=")
-        is_named = equals and "(" not in key  # in transfer(pgd-at+rr(form=head)) the name is of an inner setting
+        is_named = equals and "(" not in key  # in transfer(pgd-at+rr(form=head)) the = belongs to an inner setting
         if not is_named and index == 0:
             positional = argument
         elif not is_named:
@@ -85,7 +85,7 @@ def parse(text: str) -> Call:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UseError:
-    """Say that `name` is not known, and which names are near."""
+    """Return an error that says that `name` is unknown, and which known names are near."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:12]
     return UseError(f"unknown {kind} {brief(name)}" + (f"; near: {', '.join(near)}" if near else ""))
@@ -95,8 +95,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UseError:
 def settings_of(plugin: type) -> Mapping[str, tuple[object, object]]:
     """Return {setting: (type, default)} of a plugin class; a setting without default has `dataclasses.MISSING`.
 
-    They come as the constructor takes them: those that it wants by name alone are last. A plan asks for them again and
-    again, so they are kept, and nobody may change them.
+    The order is the constructor's: keyword-only settings come last. A plan needs them often, so they are cached and
+    read-only.
     """
     if not dataclasses.is_dataclass(plugin):
         return MappingProxyType({})
@@ -106,7 +106,7 @@ def settings_of(plugin: type) -> Mapping[str, tuple[object, object]]:
 
 
 def convert(value: object, hint: object, where: str) -> Value:
-    """Bring a text or a TOML value to a setting's type."""
+    """Convert a text or a TOML value to a setting's type."""
     try:
         return _convert(value, hint)
     except (ValueError, TypeError, ArithmeticError):
@@ -140,7 +140,7 @@ def _convert(value: object, hint: object) -> Value:
         if not math.isfinite(number):
             raise ValueError
         return number
-    # A float would be cut to a whole number, or make a fraction that nobody wrote.
+    # A float would be cut to a whole number, or become a fraction that no user wrote.
     if hint is int and isinstance(value, int | str):
         return read_whole(value)
     if hint is Fraction and isinstance(value, int | str | Fraction):
@@ -179,7 +179,7 @@ def show(value: object) -> str:
 
 
 def short_form(name: str, known: Collection[str]) -> tuple[str, str, str | None] | None:
-    """Read `pgd100x10` as (pgd, 100, 10) and `pgd100` as (pgd, 100, None); None unless `pgd` alone is known."""
+    """Read `pgd100x10` as (pgd, 100, 10) and `pgd100` as (pgd, 100, None); None unless `pgd` is known."""
     short = re.fullmatch(r"(.*?[^\d])(\d+)(?:x(\d+))?", name)
     return (short[1], short[2], short[3]) if short and name not in known and short[1] in known else None
 
@@ -201,7 +201,7 @@ def long_form(kind: str, call: Call, table: Mapping[str, type]) -> Call:
 
 
 def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:
-    """Look up a call and fill in every setting: the class's default, then `defaults`, then what the call says."""
+    """Look up a call and fill in every setting; later ones win: the class's default, `defaults`, the call."""
     name, given = call.name, dict(call.keywords)
     if name not in table:
         raise unknown(kind, name, table)
@@ -239,7 +239,7 @@ def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) ->
         name += str(values["steps"]) + (f"x{values['restarts']}" if values["restarts"] != 1 else "")
         differ = {key: value for key, value in differ.items() if key not in ("steps", "restarts")}
     first = next(iter(values), None)
-    # Only a setting that must be given goes without its name: adaptive(ce+rcon), but rr(score=con).
+    # A setting without a default is written without its name: adaptive(ce+rcon), but rr(score=con).
     is_positional = first in differ and first not in base and isinstance(differ[first], str)
     arguments = [show(differ.pop(str(first)))] if is_positional else []
     arguments += [f"{key}={show(value)}" for key, value in sorted(differ.items())]
@@ -247,7 +247,7 @@ def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) ->
 
 
 def parse_budget(text: str, shape: Sequence[int] | None = None) -> tuple[str, Fraction]:
-    """Parse `linf:8/255` into a norm and an exact radius; one that holds every image of a `shape` is a slip."""
+    """Parse `linf:8/255` into a norm and an exact radius; refuse a radius that would hold every image of a `shape`."""
     if not isinstance(text, str):
         raise UseError(f"a budget is text such as linf:8/255, not {text!r}")
     norm, colon, radius = text.strip().partition(":")
@@ -268,5 +268,5 @@ def parse_budget(text: str, shape: Sequence[int] | None = None) -> tuple[str, Fr
 
 
 def radius_text(radius: Fraction) -> str:
-    """Print a radius; 4/85 is 12 steps of 255, and nobody would write it otherwise."""
+    """Print a radius; 4/85 is printed as 12/255, as people write it."""
     return f"{radius * 255}/255" if radius.denominator in (17, 51, 85) else str(radius)

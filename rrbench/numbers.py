@@ -1,6 +1,6 @@
-"""Reads the numbers that others wrote, within bounds. Imports no torch.
+"""Reads numbers that other people wrote, within bounds. Imports no torch.
 
-An exact `1e99999999` has a hundred million digits: to compute with it, or to print it, takes hours.
+The exact value of `1e99999999` has a hundred million digits: computing with it or printing it takes hours.
 """
 
 import math
@@ -8,14 +8,14 @@ import re
 from fractions import Fraction
 
 LONGEST = 200  # letters of a number
-LARGEST_EXPONENT = 320  # a float's smallest is 5e-324
+LARGEST_EXPONENT = 320  # the smallest float is 5e-324
 LARGEST_WHOLE = 2**63 - 1
 
 _EXPONENT = re.compile(r"[eE]\s*([+-]?[\d_]+)")
 
 
 def read_fraction(text: str | int | Fraction) -> Fraction:
-    """Read a number exactly; one that no float comes near to is a ValueError."""
+    """Read a number exactly; a number outside the range of floats is a ValueError."""
     if isinstance(text, str):
         _check_text(text)
         exponent = _EXPONENT.search(text)
@@ -32,7 +32,7 @@ def read_fraction(text: str | int | Fraction) -> Fraction:
 
 
 def read_whole(text: str | int) -> int:
-    """Read a whole number; one of more than 64 bits is a ValueError."""
+    """Read a whole number; a number of more than 64 bits is a ValueError."""
     if isinstance(text, str):
         _check_text(text)
     number = int(text)

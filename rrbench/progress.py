@@ -10,13 +10,13 @@ Advance = Callable[[float], None]
 
 
 class Report(Protocol):
-    """Where long work says how far it is."""
+    """Where long work reports its progress."""
 
     def line(self, text: str) -> None:
-        """Say something once."""
+        """Print one message."""
 
     def task(self, name: str, total: float) -> AbstractContextManager[Advance]:
-        """Show one piece of work; the value yielded is called with what was done."""
+        """Show one piece of work; call the yielded function with the amount done."""
 
 
 class Silent:
@@ -36,13 +36,13 @@ class Lines:
 
     def line(self, text: str) -> None:
         """Print a line to stderr."""
-        with suppress(OSError):  # work goes on where nobody can be told
-            sys.stderr.write(f"{text}\n")  # in one piece: other threads write too
+        with suppress(OSError):  # work continues even if stderr is closed
+            sys.stderr.write(f"{text}\n")  # one write: other threads write too
             sys.stderr.flush()
 
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:
-        """Print the name, then how far it is and how long it will take."""
+        """Print the name, then the progress and the time left."""
         self.line(name)
         begin = shown = time.monotonic()
         sofar = before = 0.0
@@ -50,7 +50,7 @@ class Lines:
         def advance(done: float) -> None:
             nonlocal begin, shown, sofar, before
             now = time.monotonic()
-            if sofar == 0 and done < total / 100:  # a small first step may have compiled, and tells no speed
+            if sofar == 0 and done < total / 100:  # a small first step may include compiling, so it is not timed
                 begin, before = now, done
             sofar += done
             if now - shown >= 10 and 0 < sofar < total:
@@ -64,18 +64,18 @@ class Lines:
 
 
 class PassedOn(Lines):
-    """Plain lines that somebody else prints."""
+    """Plain lines that a function prints."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
 
     def line(self, text: str) -> None:
-        """Hand a line on."""
+        """Pass a line on."""
         self.say(text)
 
 
 class Mailbox:
-    """Holds lines of other processes until they are fetched; it lives in one of its own, which needs no torch."""
+    """Holds lines of other processes until they are fetched; it lives in its own process, which needs no torch."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -85,7 +85,7 @@ class Mailbox:
         self.lines.append(line)
 
     def take(self) -> list[str]:
-        """Return the lines and forget them."""
+        """Return the lines and clear them."""
         lines, self.lines = self.lines, []
         return lines
 

@@ -1,6 +1,6 @@
-"""The types every part shares, and the five kinds of plugin as five small base classes.
+"""The types that all parts share, and the five kinds of plugin as five small base classes.
 
-A plugin is a dataclass whose fields are its settings: `repr` is the record of a run.
+A plugin is a dataclass and its fields are its settings: `repr` records a run.
 No plugin sees the configuration, the store or another plugin.
 """
 
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
         return Batch(*(part.repeat(count, *[1] * (part.dim() - 1)) for part in self))
 
     def copied(self) -> "Batch":
-        """Return a copy to lend: whoever writes into it changes nobody else's inputs."""
+        """Return a copy to lend: if a plugin writes into it, other inputs do not change."""
         return Batch(*(part.clone() for part in self))
 
     def to(self, device: torch.device) -> "Batch":
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """All that a network says about a batch; a rejector is a function of this."""
+    """Everything that a network says about a batch; a rejector is a function of this."""
 
     features: Tensor  # (N, width); zero columns when a wrapped model gives none
     logits: Tensor  # (N, classes)
@@ -69,7 +69,7 @@ Network = Callable[[Tensor], Outputs]  # an nn.Module, or a wrapper round one
 
 @dataclass(frozen=True)
 class Budget:
-    """How far an attack may move an image; no radius means minimal distortion."""
+    """How far an attack may move an image; without a radius the attack looks for minimal distortion."""
 
     norm: Norm
     radius: Fraction | None
@@ -82,25 +82,25 @@ class Budget:
         return float(self.radius)
 
 
-NO_BUDGET = Budget("linf", Fraction(0))  # of an attack that has no budget at all: it may not move
+NO_BUDGET = Budget("linf", Fraction(0))  # for an attack without any budget: it may not move images
 
 
 class Calibration(NamedTuple):
-    """What a deployer knows of a rejector's certainty, from clean inputs alone."""
+    """What a deployer knows about a rejector's certainty, from clean inputs only."""
 
-    threshold: float  # deployed: keeps 95 % of the right clean inputs; the highest where each fold has its own
-    median: float  # of certainty over the correct clean training inputs
-    scale: float  # how far it falls from there to the border between classes, or their interquartile range if wider
-    folds: tuple[float, ...] = ()  # the threshold of each fold, where inputs fix those of others
+    threshold: float  # deployed: keeps 95 % of the right clean inputs; the highest if each fold has its own
+    median: float  # of certainty on the correct clean training inputs
+    scale: float  # fall from the median to the border between classes, or interquartile range if larger
+    folds: tuple[float, ...] = ()  # the threshold of each fold, if thresholds come from cross-fitting
 
     def threshold_of(self, ids: Tensor) -> Tensor:
-        """Return the threshold by which each input is judged."""
+        """Return the threshold that judges each input."""
         folds = torch.tensor(self.folds or (self.threshold,), dtype=torch.float64, device=ids.device)
         return folds[ids % len(folds)]
 
 
 class Draws(Protocol):
-    """Randomness tied to (seed, attack, example id, restart), never to the batch."""
+    """Random numbers tied to (seed, attack, example id, restart), never to the batch."""
 
     def uniform(self, ids: Tensor, shape: tuple[int, ...], restart: int) -> Tensor:
         """Return (len(ids), *shape) numbers in [0, 1)."""
@@ -113,23 +113,23 @@ class Draws(Protocol):
 class Rejector(ABC):
     """Gives each input a certainty; only `certainty` must be written.
 
-    Overriding is the declaration: what has a `fit` is fitted, what has a `build_head` or a `training_loss` is trained.
+    Overriding a method declares it: a class with `fit` is fitted, one with `build_head` or `training_loss` is trained.
     """
 
-    revision: ClassVar[int] = 1  # raised with every change of behaviour: keys and rows hold it
+    revision: ClassVar[int] = 1  # raise it with every change of behaviour: keys and rows hold it
     frameworks: ClassVar[tuple[str, ...]] = ()  # empty: any
-    needs: ClassVar[frozenset[str]] = frozenset()  # of {"features"}: what is not named cannot be read
+    needs: ClassVar[frozenset[str]] = frozenset()  # of {"features"}: outputs that are not named cannot be read
     after_training: ClassVar[frozenset[str]] = (
         frozenset()
     )  # settings used only after training: changing them needs no new one
     trains_as: ClassVar[str] = ""  # the name of the rejector whose training this class inherits unchanged
-    is_oracle: ClassVar[bool] = False  # looks at the label: a bound, not a defence
+    is_oracle: ClassVar[bool] = False  # looks at the label: an upper bound, not a defence
     is_constant: ClassVar[bool] = False  # the same certainty for every input: a reference, not a defence
     own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     scores: ClassVar[str] = ""  # one line: what the certainty is
 
-    # Not a setting: the only thing `fit` writes; saved and moved by the store.
+    # Not a setting: `fit` writes only this; the store saves and moves it.
     fitted: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -149,15 +149,15 @@ class Rejector(ABC):
         """Learn from all clean training outputs, in file order and unaugmented, into `fitted`."""
 
     def look(self, network: Network, images: Tensor, outputs: Outputs) -> Tensor:
-        """Ask the network again, about images moved at will, and return (N, columns), which are added to the head.
+        """Ask the network again about moved images, and return (N, columns), which are appended to the head.
 
-        From the settings alone: nothing is fitted yet. Differentiable, so that attacks see what the rejector sees.
+        Use only settings: nothing is fitted yet. Must be differentiable, so that attacks see what the rejector sees.
         """
         raise NotImplementedError
 
     @abstractmethod
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return (N,); higher is kept, lower is rejected, always."""
+        """Return (N,); a higher value always means keep, a lower one reject."""
 
     def oracle_certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """Return the certainty when the label is known; only oracles override it."""
@@ -165,33 +165,33 @@ class Rejector(ABC):
 
     @classmethod
     def has_fit(cls) -> bool:
-        """Tell whether it is fitted on clean training outputs."""
+        """Tell whether the rejector is fitted on clean training outputs."""
         return cls.fit is not Rejector.fit
 
     @classmethod
     def has_head(cls) -> bool:
-        """Tell whether it builds a head."""
+        """Tell whether the rejector builds a head."""
         return cls.build_head is not Rejector.build_head
 
     @classmethod
     def has_training(cls) -> bool:
-        """Tell whether it changes the weights: such a rejector has a checkpoint of its own."""
+        """Tell whether the rejector changes the weights: it then has its own checkpoint."""
         return cls.has_head() or cls.training_loss is not Rejector.training_loss
 
     @classmethod
     def has_look(cls) -> bool:
-        """Tell whether it asks the network again: attacks then share no answers with other rejectors."""
+        """Tell whether the rejector asks the network again: it then shares no attack results with other rejectors."""
         return cls.look is not Rejector.look
 
     def shown(self, outputs: Outputs) -> Outputs:
-        """Return outputs of which this rejector can read what it declares, and nothing else."""
+        """Return outputs in which this rejector can read only what it declares."""
         features, logits, head = outputs
         name = type(self).__name__
         if "features" not in self.needs:
             features = sealed(f"{name} reads features: write needs = frozenset({{'features'}})")
         elif not features.shape[1]:
             features = sealed(f"{name} needs features, and this network gives none")
-        # A head that is there was built by this rejector, or by whoever brought the network.
+        # If there is a head, this rejector built it, or the user's network brought it.
         if not head.shape[1]:
             reason = "this network gives none" if self.has_head() else "builds none: write build_head"
             head = sealed(f"{name} needs head, and {reason}")
@@ -199,16 +199,16 @@ class Rejector(ABC):
 
 
 class Victim(NamedTuple):
-    """Network and rejector together: what an attack attacks, and what a framework trains."""
+    """Network and rejector together: attacks attack it, frameworks train it."""
 
     network: Network
     rejector: Rejector
     calibration: Calibration | None = None  # None while training
 
     def certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """Return the rejector's certainty, an oracle's included, with a gradient wherever the logits have one."""
-        # The attack goes on with both: in outputs a write is noticed, and of labels a copy is lent. A write that
-        # PyTorch does not see was looked for before (guards.check_alone).
+        """Return the rejector's certainty, also an oracle's; it has a gradient if the logits have one."""
+        # The attack uses outputs and labels again: a write into outputs is detected, and labels are lent as a copy.
+        # guards.check_alone has already looked for writes that PyTorch does not see.
         lent, versions = labels.clone(), [part._version for part in outputs]
         certainty = self.rejector.oracle_certainty(self.rejector.shown(outputs), lent)
         written = [
@@ -218,19 +218,20 @@ class Victim(NamedTuple):
             raise CellError(writes_into("certainty", type(self.rejector).__name__, part))
         if outputs.logits.requires_grad and torch.is_grad_enabled() and not certainty.requires_grad:
             if self.rejector.is_constant:
-                # Its slope is 0 by its own word: what else an objective climbs is all that there is to climb.
+                # Its slope is 0, as the class declares: the objective's other terms are all that can be climbed.
                 return certainty + 0 * outputs.logits.sum(1)
-            # An objective's other terms have one: the ascent would go on without the rejector and look adaptive.
+            # The objective's other terms have a gradient: the ascent would ignore the rejector and still look adaptive.
             raise CellError(
                 f"the certainty of {self.rejector!r} has no gradient: it cannot be attacked by following one"
             )
         return certainty
 
     def log_certainty(self, outputs: Outputs, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (log R, log(1 - R)), R the certainty brought into [0, 1] so that any rejector can be attacked.
+        """Return (log R, log(1 - R)), with R the certainty brought into [0, 1], so that any rejector can be attacked.
 
-        A certainty that is no probability becomes sigmoid((certainty - median) / scale), the scale its fall to the
-        border between classes: by interquartile range an undeclared confidence kept 99 % robust where PGD leaves 94.
+        A certainty that is no probability becomes sigmoid((certainty - median) / scale). The scale is the fall of the
+        certainty to the border between classes, or the interquartile range if larger. With that range alone, a
+        confidence that was not declared a probability kept 99 % robust where PGD leaves 94.
         """
         certainty = self.certainty(outputs, labels)
         if self.rejector.is_probability:
@@ -242,66 +243,66 @@ class Victim(NamedTuple):
         return F.logsigmoid(standard), F.logsigmoid(-standard)
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
-        """Return the total loss of a step: the framework's own, with the rejector's share."""
+        """Return the total loss of a step: the framework's loss and the rejector's."""
         return self.rejector.training_loss(self.rejector.shown(outputs), labels, classifier_loss)
 
     def seen_by(self, attack: "Attack") -> "Victim":
-        """Return the victim as an attack may see it: of a blind one's, the network alone."""
+        """Return the victim as an attack may see it: a blind attack sees only the network."""
         if attack.is_adaptive:
             return self
-        # Typed as anything: it stands in both places, and is none of the two.
+        # Typed as Any: it replaces a rejector and a calibration, and is neither.
         hidden: Any = Hidden(f"{type(attack).__name__} reads the rejector: write is_adaptive = True")
         return Victim(self.network, hidden, hidden)
 
 
 class Moved(NamedTuple):
-    """What an attack answers."""
+    """An attack's answer."""
 
-    images: Tensor  # its answer for every input
-    boldest: Tensor | None = None  # the wrong image it saw with the highest certainty, where it saw one
-    reached: Tensor | None = None  # (N,) of minimal distortion: where the goal was reached
+    images: Tensor  # one for every input
+    boldest: Tensor | None = None  # the wrong image with the highest certainty that the attack saw, if any
+    reached: Tensor | None = None  # (N,) for minimal distortion: whether the goal was reached
 
 
 class Attack(ABC):
     """Moves images within a budget; a frozen dataclass.
 
-    What may depend on settings is a property here; a class for which it does not writes `is_adaptive = True`.
+    A fact that may depend on settings is a property; if it does not, a class may write `is_adaptive = True`.
     """
 
-    revision: ClassVar[int] = 1  # raised with every change of behaviour: keys and rows hold it
-    packages: ClassVar[tuple[str, ...]] = ()  # distributions that compute its answers; their versions enter its key
+    revision: ClassVar[int] = 1  # raise it with every change of behaviour: keys and rows hold it
+    packages: ClassVar[tuple[str, ...]] = ()  # distributions that compute its answers; its key holds their versions
     needs_budget: ClassVar[bool] = True  # False: minimal distortion, or no attack
-    expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): left out, one cell for each
+    expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): if not given, a cell each
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does
     cost: ClassVar[str] = ""  # gradients an image, in words
-    keeps_answers: ClassVar[bool] = False  # changes no prediction, so that others do more harm without making it weak
-    is_mixture: ClassVar[bool] = False  # answers with the clean image where it fails: its scores mix both kinds
+    keeps_answers: ClassVar[bool] = False  # changes no prediction: a more harmful attack does not make it weak
+    is_mixture: ClassVar[bool] = False  # answers with the clean image if it fails: its scores mix both kinds
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether it looks at the rejector; otherwise it cannot, and one run serves all rejectors."""
+        """Whether it looks at the rejector; if not, it cannot, and one run serves all rejectors."""
         return False
 
     @property
     def norms(self) -> frozenset[str]:
-        """The norms of its budgets; empty: it has no budget at all."""
+        """The norms of its budgets; empty if it has no budget at all."""
         return frozenset({"linf", "l2"})
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Answer for every input of the batch; the harness re-checks budget and range."""
+        """Answer for every input of the batch; the harness checks budget and range again."""
 
     @abstractmethod
     def gradients_per_image(self, classes: int) -> int:
-        """Count the gradient evaluations one image costs."""
+        """Return how many gradient evaluations one image costs."""
 
 
 Member = Callable[[Victim, Batch], Moved]  # an attack with budget and draws already chosen, or its stored answers
 
 
 class Ensemble(Attack):
-    """Takes, per input, the worst of other attacks' answers, which the harness runs or finds in the store."""
+    """Takes, for each input, the worst answer of other attacks; the harness runs these or finds them in the store."""
 
     is_adaptive = True
 
@@ -310,51 +311,51 @@ class Ensemble(Attack):
         """Choose between the members' answers for every input of the batch."""
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Refuse: alone it has nothing to choose from."""
+        """Refuse: an ensemble alone has no answers to choose from."""
         raise CellError("an ensemble needs the attacks that it is the worst of; `rrbench run` plans them")
 
     def gradients_per_image(self, classes: int) -> int:
-        """Return 0: its members count theirs."""
+        """Return 0: the members count their own gradients."""
         return 0
 
 
 @dataclass(frozen=True)
 class MovedElsewhere(Attack):
-    """Takes over images that a blind attack moved on another network, which the harness runs or finds in the store."""
+    """Uses images that a blind attack moved on another network; the harness runs it or finds them in the store."""
 
-    source: str  # that network, as rows name it in trained_as: pgd-at, pgd-at+rr
-    by: str  # that attack: one blind one with a budget
+    source: str  # the other network, named as in trained_as: pgd-at, pgd-at+rr
+    by: str  # the attack: a blind one with a budget
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Refuse: alone it has no other network."""
+        """Refuse: alone there is no other network."""
         raise CellError(f"images moved on another network, {self.source}, need a work folder; `rrbench run` plans them")
 
     def gradients_per_image(self, classes: int) -> int:
-        """Return 0: the attack on the other network counts its own."""
+        """Return 0: the attack on the other network counts its own gradients."""
         return 0
 
 
 class Framework(ABC):
     """One way to train a network; a frozen dataclass."""
 
-    revision: ClassVar[int] = 1  # raised with every change of behaviour: what was trained before is another checkpoint
+    revision: ClassVar[int] = 1  # raise it with every change of behaviour: earlier checkpoints are other networks
     rejectors: ClassVar[tuple[str, ...]] = ()  # empty: any; carl's loss reads the head of the rejector carl
-    chooses_epoch: ClassVar[bool] = True  # False: robust accuracy says nothing here, the last epoch is taken
+    chooses_epoch: ClassVar[bool] = True  # False: robust accuracy is not meaningful here, so the last epoch is taken
     paper: ClassVar[str] = ""
     minimises: ClassVar[str] = ""  # one line: its loss
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Return the loss of one step, the rejector's share included."""
+        """Return the loss of one step, including the rejector's loss."""
 
     @abstractmethod
     def gradients_per_image(self) -> int:
-        """Count the gradient evaluations one training image costs, the weight update included."""
+        """Return how many gradient evaluations one training image costs, including the weight update."""
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What a network and an augmentation must know of a data set."""
+    """What networks and augmentation must know about a data set."""
 
     classes: int
     shape: tuple[int, int, int]  # (C, H, W)
@@ -363,40 +364,40 @@ class DataInfo:
     train_size: int = 0
     calibration_size: int = 0
     test_size: int = 0
-    pad: int = 0  # training images are shifted by up to this many pixels, zeros coming in
+    pad: int = 0  # training images are shifted by up to this many pixels, filled with zeros
     flip: bool = False  # training images are mirrored half of the time
 
 
 class DataSource(ABC):
     """A data set; a frozen dataclass."""
 
-    revision: ClassVar[int] = 1  # raised when it gives other inputs than before
+    revision: ClassVar[int] = 1  # raise it if the inputs change
     info: DataInfo
-    trains_as: str | None = None  # the data set whose checkpoints are used, where it has no training images
+    trains_as: str | None = None  # if it has no training images: the data set whose checkpoints are used
     about: ClassVar[str] = ""  # one line
 
     @abstractmethod
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
-        """Read one split from the first of `roots` that has it; a missing data set says how to get it."""
+        """Read one split from the first of `roots` that has it; if it is missing, the error says how to get it."""
 
 
 class NetworkSource(ABC):
     """An architecture; a frozen dataclass."""
 
-    revision: ClassVar[int] = 1  # raised when the same weights give other outputs than before
+    revision: ClassVar[int] = 1  # raise it if the same weights give other outputs than before
     about: ClassVar[str] = ""  # one line
 
     @abstractmethod
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
-        """Build the network with the head that the rejector asks for, in PyTorch's current random state.
+        """Build the network with the rejector's head, from PyTorch's current random state.
 
-        A network may bring `twin(dtype)`: a module on the same weights that is attacked in its place on a GPU, and that
-        takes weights over anew when its `refresh()` is called; and `learn(images, twin)`, which answers a training
-        batch by way of that twin, differentiable in the network's own weights. `Composed` has all three.
+        A network may have `twin(dtype)`: it returns a module on the same weights that replaces the network in attacks
+        on a GPU; its `refresh()` copies changed weights. It may also have `learn(images, twin)`: it answers a
+        training batch through that twin, differentiable in the network's own weights. `Composed` has all three.
         """
 
 
-# A table's value is a class, or the text of another entry: "rr(form=difference)", "confidence@ccat".
+# A table's value is a class, or an alias: the text of another entry, "rr(form=difference)" or "confidence@ccat".
 RejectorTable = Mapping[str, type[Rejector] | str]
 AttackTable = Mapping[str, type[Attack] | str]
 FrameworkTable = Mapping[str, type[Framework] | str]

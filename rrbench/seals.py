@@ -1,4 +1,4 @@
-"""What a plugin did not declare is given to it sealed: whoever touches it is told by name what to write."""
+"""Seals what a plugin did not declare: if the plugin reads it, the error says what to write."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from rrbench.errors import CellError
 
-# These hand a tensor on and look at none of its values.
+# These functions return a tensor without reading its values.
 _UNREAD = frozenset({Tensor.__getitem__, Tensor.detach})
 _ABOUT = frozenset({Tensor.device.__get__, Tensor.dtype.__get__})  # type: ignore[attr-defined]
 
 
 class SealedTensor(Tensor):
-    """A tensor that can be passed on, and not read."""
+    """A tensor that can be passed on but not read."""
 
     why: ClassVar[str] = ""
 
@@ -27,7 +27,7 @@ class SealedTensor(Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Refuse every function of PyTorch but those that pass a tensor on."""
+        """Refuse every PyTorch function except those that pass a tensor on."""
         if func in _UNREAD and isinstance(args[0], cls):
             return args[0]
         if func in _ABOUT:
@@ -38,13 +38,13 @@ class SealedTensor(Tensor):
 
 @cache
 def sealed(why: str) -> Tensor:
-    """Return a tensor that says `why` when it is read."""
+    """Return a tensor that raises an error with `why` when it is read."""
     kind = type("SealedTensor", (SealedTensor,), {"why": why})
     return cast(Tensor, torch.empty(0).as_subclass(kind))
 
 
 class Hidden:
-    """Stands for an object that must not be looked at, and says why when it is."""
+    """Replaces an object that must not be read, and raises an error with `why` when it is."""
 
     def __init__(self, why: str) -> None:
         self._why = why
