@@ -1,4 +1,4 @@
-"""The data sets: one kind, one small file; this table is the whole list."""
+"""The data sets, one small file for each kind; this table lists all of them."""
 
 from rrbench.datasets.cifar import Cifar10, Cifar100
 from rrbench.datasets.cifar10_c import Cifar10C

@@ -1,4 +1,4 @@
-"""What a batch must be before anything is measured on it, and its fingerprint. For users' own data too."""
+"""Checks a batch before anything is measured on it, and hashes it. For users' own data too."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from rrbench.protocols import Batch
 
 
 def check_batch(batch: Batch, classes: int, what: str) -> None:
-    """Refuse a batch that a network of `classes` classes cannot be measured on; `what` names it in the message."""
+    """Refuse a batch on which a network of `classes` classes cannot be measured; `what` names it in the message."""
     problem = _wrong_kind(batch) or _wrong_images(batch.images) or _wrong_labels(batch.labels, classes)
     if problem:
         raise UseError(f"{what}: {problem}")
@@ -49,7 +49,7 @@ def _wrong_labels(labels: Tensor, classes: int) -> str:
 
 
 def fingerprint(batch: Batch) -> str:
-    """Return the SHA-256 of shape, image bytes and labels: equal data, equal fingerprint, wherever it came from."""
+    """Return the SHA-256 of shape, image bytes and labels: equal data have equal fingerprints, from any source."""
     digest = hashlib.sha256(repr(tuple(batch.images.shape)).encode())
     for part in (batch.images, batch.labels):
         digest.update(part.detach().cpu().contiguous().numpy().data)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), in any of the forms in which they are found."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), in any of their published forms."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ _FIVE = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
 class Content(NamedTuple):
-    """What tells a sorted part from any other."""
+    """Hashes that identify a sorted part."""
 
     pixels: str  # SHA-256 of the images, channels last
-    labels: str  # SHA-256 of the labels, a byte each
+    labels: str  # SHA-256 of the labels, one byte each
 
     @classmethod
     def of(cls, arrays: Pixels) -> "Content":
@@ -40,9 +40,9 @@ class Layout:
     forms: tuple[Form, ...]
     train: int = 50_000
     test: int = 10_000
-    calibration: int = 1_000  # the last ones of the test images
+    calibration: int = 1_000  # the last of the test images
     first_labels: tuple[int, ...] = ()  # of the test images
-    # Set only for a data set that is sorted by content: what its sorted parts hash to.
+    # Hashes of the sorted parts; only for a data set that is sorted by content.
     content: Mapping[Part, Content] | None = None
 
     def size(self, part: Part) -> int:
@@ -51,20 +51,20 @@ class Layout:
 
 
 def to_batch(arrays: Pixels, first_id: int) -> Batch:
-    """Bring bytes to [0, 1]; ids count on from `first_id`."""
+    """Scale bytes to [0, 1]; ids start at `first_id`."""
     images = torch.from_numpy(arrays.pixels).float().div_(255)
     return Batch(images, torch.from_numpy(arrays.labels), torch.arange(first_id, first_id + len(images)))
 
 
 def by_content(arrays: Pixels) -> Pixels:
-    """Sort by (SHA-256 of the image, channels last; label): an id means the same image, whatever order was read."""
+    """Sort by (SHA-256 of the image, channels last; label): an id means the same image in any copy."""
     digests = [hashlib.sha256(image).digest() for image in channels_last(arrays.pixels)]
     order = sorted(range(len(digests)), key=lambda index: (digests[index], int(arrays.labels[index])))
     return Pixels(arrays.pixels[order], arrays.labels[order])
 
 
 def channels_last(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Lay images out by height, width, channel."""
+    """Arrange images by height, width, channel."""
     return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
 
 
@@ -78,19 +78,19 @@ def cifar_info(classes: int) -> DataInfo:
 
 @dataclass(frozen=True)
 class Cifar(Located):
-    """What both have in common; ids are positions in the train or test files."""
+    """What CIFAR-10 and CIFAR-100 have in common; ids are positions in the train or test files."""
 
     layout: ClassVar[Layout]
 
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
-        """Return the training images, all test images, or the last of them for calibration."""
+        """Return the training images, all test images, or the last test images for calibration."""
         arrays = self.read("train" if split == "train" else "test", roots)
         start = self.layout.test - self.layout.calibration if split == "calibration" else 0
         return to_batch(Pixels(arrays.pixels[start:], arrays.labels[start:]), start)
 
     @classmethod
     def read(cls, part: Part, roots: tuple[Path, ...]) -> Pixels:
-        """Read one part from the first place that has the data set."""
+        """Read one part from the first folder that has the data set."""
         found = cls._find(roots)
         if found is None:
             raise missing(cls.layout.name, roots, f"run `rrbench data get {cls.layout.name}`")
@@ -108,13 +108,13 @@ class Cifar(Located):
 
     @classmethod
     def where(cls, roots: tuple[Path, ...]) -> str | None:
-        """Return the folder that holds it."""
+        """Return the folder that holds the data set."""
         found = cls._find(roots)
         return str(found[1]) if found else None
 
     @classmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:
-        """Read both parts; every class must come equally often."""
+        """Read both parts and check that every class has equally many images."""
         layout, place = cls.layout, cls.where(roots)
         parts = {part: cls.read(part, roots) for part in PARTS}
         for part, arrays in parts.items():
@@ -149,9 +149,9 @@ class Cifar10(Cifar):
 
 @dataclass(frozen=True)
 class Cifar100(Cifar):
-    """A hundred classes; the twenty coarse ones are not used.
+    """A hundred classes; the twenty coarse classes are not used.
 
-    Images are sorted by their SHA-256, because copies differ in order.
+    Images are sorted by their SHA-256, because published copies differ in order.
     """
 
     info = cifar_info(100)

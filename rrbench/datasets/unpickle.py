@@ -1,6 +1,6 @@
-"""Reads the published pickles of CIFAR without running them: bytes, numbers, containers and byte arrays come out.
+"""Reads the published pickles of CIFAR without running them: only bytes, numbers, containers and byte arrays come out.
 
-Nothing outside this file is ever called: numpy's names in a pickle are answered by stand-ins.
+No function outside this file is called: stand-ins replace numpy's names in a pickle.
 """
 
 import pickle
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def read_pickle(path: Path) -> object:
-    """Return what a pickle holds; whatever is not plain data or an array of bytes is refused."""
+    """Return what a pickle holds; refuse anything but plain data and arrays of bytes."""
     admitted = _stand_ins()
 
     class Reader(pickle.Unpickler):
@@ -27,7 +27,7 @@ def read_pickle(path: Path) -> object:
 
 
 def _stand_ins() -> dict[tuple[str, str], Callable[..., object]]:
-    """Make the stand-ins anew for each file, so that nothing a pickle does to them outlives it."""
+    """Make new stand-ins for each file, so that a pickle cannot change them for the next file."""
 
     class Kind:
         def __init__(self, code: bytes | str, *_: object) -> None:
