@@ -1,4 +1,4 @@
-"""The architectures: one kind, one small file; this table is the whole list."""
+"""The architectures, one small file for each kind; this table lists all of them."""
 
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.networks.small_cnn import SmallCnn

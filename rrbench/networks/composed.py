@@ -1,4 +1,4 @@
-"""The shape of every network here: normalisation, backbone, classifier and the rejector's head, in one module."""
+"""The form of every network here: normalisation, backbone, classifier and the rejector's head, in one module."""
 
 import copy
 from typing import cast
@@ -10,7 +10,7 @@ from rrbench.protocols import DataInfo, Outputs, Rejector
 
 
 class GlobalAverage(nn.Module):
-    """Averages each channel; unlike PyTorch's adaptive pooling, its gradient is the same on every run."""
+    """Averages each channel; unlike PyTorch's adaptive pooling, its gradient is the same in every run."""
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return (N, channels)."""
@@ -18,7 +18,7 @@ class GlobalAverage(nn.Module):
 
 
 class Composed(nn.Module):
-    """Images in [0, 1] in, Outputs out; classifier and head see the same features."""
+    """Takes images in [0, 1] and returns Outputs; classifier and head see the same features."""
 
     mean: Tensor
     std: Tensor
@@ -32,16 +32,16 @@ class Composed(nn.Module):
         self.head = rejector.build_head(width, info.classes)
 
     def forward(self, images: Tensor) -> Outputs:
-        """Return float32 outputs, whatever precision the layers work in."""
+        """Return float32 outputs, whatever precision the layers use."""
         features = self.backbone((images - self.mean) / self.std)
         logits = self.classifier(features)
         head = features[:, :0] if self.head is None else self.head(features)
         return Outputs(features.float(), logits.float(), head.float())
 
     def twin(self, dtype: torch.dtype) -> "Composed | None":
-        """Return a network on the same weights for gradients at the images, where the backbone has such a twin.
+        """Return a network on the same weights for gradients of images; None if the backbone has no twin.
 
-        Convolution weights are copied: `refresh` takes them over anew once they have changed.
+        Convolution weights are copied: `refresh` copies them again after they have changed.
         """
         make = getattr(self.backbone, "twin", None)
         if make is None:
@@ -51,9 +51,9 @@ class Composed(nn.Module):
         return twin
 
     def learn(self, images: Tensor, twin: "Composed") -> Outputs:
-        """Answer a training batch, by the twin's backbone where that knows a faster way back to these weights."""
+        """Answer a training batch; the twin's backbone does it if it has a faster way to these weights' gradients."""
         own = self.backbone
-        # Norms that are frozen, each by itself, are known to PyTorch's modules alone.
+        # Only PyTorch's modules handle norms that are frozen one by one.
         in_training = all(module.training for module in (*own.modules(), twin.backbone))
         if not hasattr(twin.backbone, "learn") or not in_training:
             return cast(Outputs, self(images))
@@ -64,12 +64,12 @@ class Composed(nn.Module):
             self.backbone = own
 
     def refresh(self) -> None:
-        """Bring a twin up to date."""
+        """Update a twin after the weights have changed."""
         self.backbone.refresh()  # type: ignore[operator]
 
 
 class _Lesson(nn.Module):
-    """Stands in for the backbone while a network learns, so that the network's own `forward` is what learns."""
+    """Replaces the backbone while a network learns, so that the network's own `forward` is used."""
 
     def __init__(self, fast: nn.Module) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Lesson(nn.Module):
 
 
 def share(module: nn.Module) -> nn.Module:
-    """Copy a tree of modules on the same tensors; the copy's parameters ask for no gradient."""
+    """Copy a tree of modules on the same tensors; the copy's parameters need no gradient."""
     twin = copy.copy(module)
     parameters = {
         name: None if parameter is None else nn.Parameter(parameter.detach(), requires_grad=False)

@@ -26,7 +26,7 @@ class Block(nn.Module):
         self.shortcut = None if is_same_shape else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Return the sum; a convolved shortcut starts from the pre-activated input, an identity from the raw one."""
+        """Return the sum; a convolved shortcut starts at the pre-activated input, an identity at the raw one."""
         active = F.relu(self.norm1(maps))
         shortcut = maps if self.shortcut is None else self.shortcut(active)
         inner: Tensor = self.conv2(F.relu(self.norm2(self.conv1(active))))
@@ -46,7 +46,7 @@ class ResidualBackbone(nn.Sequential):
         )
 
     def twin(self, dtype: torch.dtype) -> FastResidual:
-        """Return a backbone on the same weights that is fast where a gradient ends at the images, or at the weights."""
+        """Return a backbone on the same weights that computes gradients of images, or of weights, faster."""
         stem, *blocks, norm, _, _ = self
         return FastResidual(cast(nn.Conv2d, stem), blocks, cast(nn.BatchNorm2d, norm), dtype)
 

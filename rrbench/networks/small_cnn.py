@@ -21,7 +21,7 @@ class SmallCnn(NetworkSource):
         at_least(1, width=self.width)
 
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
-        """Build it in PyTorch's default initialisation."""
+        """Build the network with PyTorch's default initialisation."""
         width = self.width
         backbone = nn.Sequential(
             *_layer(info.shape[0], width, stride=1),

@@ -16,7 +16,7 @@ class WideResNet34(NetworkSource):
     about = "wide ResNet of depth 34 and widening 10, 46.2 million parameters"
 
     def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
-        """Build three groups of five blocks and initialise them, the rejector's head included."""
+        """Build three groups of five blocks and initialise them, including the rejector's head."""
         backbone = ResidualBackbone(info.shape[0], stem=16, widths=(160, 320, 640), blocks=5)
         return initialise(Composed(info, backbone, 640, rejector))
 

@@ -1,4 +1,4 @@
-"""Users' own networks: brought to Outputs, and refused in one line when they cannot be."""
+"""Users' own networks: their answers become Outputs, or a one-line error says why they cannot."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ _EXPECTED = "expected logits (N, classes), or (features, logits), or rrbench Out
 
 
 def wrap(model: nn.Module) -> nn.Module:
-    """Make a network of a module that takes images in [0, 1] and returns logits, (features, logits) or Outputs."""
+    """Make a network from a module that takes images in [0, 1] and returns logits, (features, logits) or Outputs."""
     if not isinstance(model, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(model).__name__}")
     return Wrapped(model)
@@ -26,14 +26,14 @@ class Wrapped(nn.Module):
         self.training = model.training
 
     def forward(self, images: Tensor) -> Outputs:
-        """Return float32 outputs; what the module does not give has zero columns."""
+        """Return float32 outputs; parts that the module does not give have zero columns."""
         outputs = _to_outputs(self.model(images))
         _check_parts(outputs, len(images))
         return Outputs(*(part.float() for part in outputs))
 
 
 def _to_outputs(answer: object) -> Outputs:
-    """Tell apart the three kinds of answer."""
+    """Convert the three kinds of answer."""
     if isinstance(answer, Outputs):
         return answer
     if isinstance(answer, Tensor):
@@ -60,7 +60,7 @@ def _describe(answer: object) -> str:
 
 
 def check_network(network: nn.Module, batch: Batch, classes: int | None) -> None:
-    """Refuse what is no network of `classes` classes (None: any) on these images; its mode is left as it was."""
+    """Refuse a module that is no network of `classes` classes (None: any) on these images; its mode does not change."""
     if not isinstance(network, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
     try:

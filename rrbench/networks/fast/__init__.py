@@ -1,5 +1,5 @@
-"""Residual networks on a GPU near its limit: a chain of links, each a convolution with the norm and ReLU behind it.
+"""Residual networks near a GPU's limit of speed: a chain of links, each a convolution with the norm and ReLU after it.
 
-`residual` is the chain, `links` what one does, `fused_links` the same in one kernel, `fastest` chooses; `*_convolution`
-launch these, and `*_kernels` are what runs on the GPU.
+`residual` is the chain, `links` defines one link, `fused_links` does a link in one kernel, `chosen_links` chooses;
+`*_convolution` launch kernels, and `*_kernels` run on the GPU.
 """

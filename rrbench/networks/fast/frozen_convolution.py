@@ -1,4 +1,4 @@
-"""Convolutions on weights of their own: cast once, and mirrored for the way back."""
+"""Convolutions with their own copy of the weights: cast once, and mirrored for the backward pass."""
 
 import torch
 from torch import Tensor, nn
@@ -6,13 +6,13 @@ from torch.nn import functional as F
 
 from rrbench.compute.devices import tried_kernels
 
-LANES = 8  # channels that the matrix units read at once: three would be converted on every pass
+LANES = 8  # channels that the matrix units read at once; 3 would be converted on every pass
 
 
 class FrozenConvolution:
-    """A convolution with weights in a precision of its own; `refresh` takes over the source's.
+    """A convolution with weights in its own precision; `refresh` copies the source's weights.
 
-    With stride 1 its padding keeps the size, so that the way back is a convolution of the same shape.
+    With stride 1 the padding keeps the size, so the backward pass is a convolution of the same shape.
     """
 
     def __init__(self, source: nn.Conv2d, dtype: torch.dtype) -> None:
@@ -37,13 +37,13 @@ class FrozenConvolution:
         return lay(F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding))
 
     def backward(self, gradient: Tensor, size: torch.Size) -> Tensor:
-        """Return the gradient at the maps, whose height and width were `size`."""
+        """Return the gradient of the maps, whose height and width were `size`."""
         padding = (int(self.padding[0]), int(self.padding[1]))
         if self.stride == (1, 1):
-            # To a few channels cuDNN's guess is three times too slow.
+            # With few channels, cuDNN's guessed kernel is three times too slow.
             with tried_kernels(self.source.weight.shape[1] < LANES):
                 return lay(F.conv2d(gradient, self.mirrored, padding=padding))
-        # What the stride cut off at the far edge comes back as zeros.
+        # Pixels that the stride cut off at the far edge get zeros.
         reached = [
             (length - 1) * self.stride[axis] - 2 * padding[axis] + self.weight.shape[2 + axis]
             for axis, length in enumerate(gradient.shape[2:])
@@ -52,7 +52,7 @@ class FrozenConvolution:
         return lay(F.conv_transpose2d(gradient, self.weight, stride=self.stride, padding=padding, output_padding=rest))
 
     def weight_gradient(self, gradient: Tensor, maps: Tensor) -> Tensor:
-        """Return the gradient at the source's weights, given the maps that were convolved."""
+        """Return the gradient of the source's weights, given the maps that were convolved."""
         settings = (None, self.stride, self.padding, (1, 1), False, (0, 0), 1, (False, True, False))
         _, found, _ = torch.ops.aten.convolution_backward(gradient, maps, self.weight, *settings)
         kept: Tensor = found[:, : self.source.weight.shape[1]]
@@ -60,12 +60,12 @@ class FrozenConvolution:
 
 
 def lay(maps: Tensor) -> Tensor:
-    """Lay maps channels-last, which they are already wherever cuDNN made them."""
+    """Arrange maps channels-last; cuDNN's results are so already."""
     return maps.contiguous(memory_format=torch.channels_last)
 
 
 def widen(images: Tensor, stem: FrozenConvolution) -> Tensor:
-    """Lay images out as a first convolution likes them: channels-last, in its precision, filled up to its channels."""
+    """Arrange images for a first convolution: channels-last, in its precision, padded to its channels with zeros."""
     count, channels, height, width = images.shape
     wide = torch.zeros(count, stem.weight.shape[1], height, width, dtype=stem.weight.dtype, device=images.device)
     wide = lay(wide)

@@ -1,6 +1,6 @@
-"""Links as one kernel, on the matrix units of a Hopper GPU; a convolution that these do not know goes to cuDNN.
+"""Links as one kernel, on the matrix units of a Hopper GPU; cuDNN does the convolutions that the kernels cannot do.
 
-The first link stays two kernels, and so does every norm in training: its statistics are known when all is summed.
+The first link is two kernels. So is every link in training: a norm's statistics are known only after all is summed.
 """
 
 from types import ModuleType
@@ -13,11 +13,11 @@ from rrbench.networks.fast.frozen_convolution import FrozenConvolution
 from rrbench.networks.fast.links import Links, Side
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
-KERNELS = (resident_convolution, tiled_convolution)  # with the same functions; the fastest first
+KERNELS = (resident_convolution, tiled_convolution)  # both have the same functions; the fastest comes first
 
 
 class FusedLinks(Links):
-    """Does as `Links`."""
+    """The same as `Links`, with fused kernels."""
 
     def __init__(self) -> None:
         super().__init__(norm_relu_kernels)
@@ -40,7 +40,7 @@ class FusedLinks(Links):
         side: Side | None = None,
         keeps_total: bool = True,
     ) -> Normed:
-        """Do as `Links.forward`."""
+        """See `Links.forward`."""
         kernels = kernels_for(convolution, side, maps.shape)
         if kernels is None:
             return super().forward(convolution, maps, norm, sums, skip=skip, side=side, keeps_total=keeps_total)
@@ -64,7 +64,7 @@ class FusedLinks(Links):
         side: Side | None = None,
         past: Tensor | None = None,
     ) -> Tensor:
-        """Do as `Links.backward`."""
+        """See `Links.backward`."""
         kernels = kernels_for(convolution, side, seen.maps.shape)
         if kernels is None:
             return super().backward(convolution, gradient, seen, norm, sums, side=side, past=past)
@@ -75,10 +75,10 @@ class FusedLinks(Links):
         return norm_relu_kernels.unnormalise(passed, seen, norm, sums, past=past)
 
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
-        """Return the float32 gradient at the images, given that at the stem's maps."""
+        """Return the float32 gradient of the images, given the gradient of the stem's maps."""
         return stem_kernels.backward(stem, gradient) if stem_kernels.fits(stem) else super().leave(stem, gradient)
 
 
 def kernels_for(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> ModuleType | None:
-    """Return the fastest kernels that know a convolution of maps of a shape."""
+    """Return the fastest kernels that support a convolution of maps of this shape; None if none does."""
     return next((kernels for kernels in KERNELS if kernels.fits(convolution, side, shape)), None)

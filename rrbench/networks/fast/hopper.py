@@ -1,4 +1,4 @@
-"""What the kernels for Hopper GPUs share: tensors as the copy engine knows them, norm and ReLU."""
+"""What the kernels for Hopper GPUs share: tensor descriptors for the copy engine, norm and ReLU."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-# To and from shared memory; Triton 3.7 renamed them.
+# Copies to and from shared memory; Triton 3.7 renamed them.
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
@@ -19,23 +19,23 @@ def blocks_of(tensor: Tensor, block: tuple[int, ...]) -> TensorDescriptor:
 
 
 def lines_of(weight: Tensor) -> Tensor:
-    """See a convolution's weights as they lie: for each channel of the result its taps, each with all inputs."""
+    """View a convolution's weights as they lie in memory: for each output channel its taps, each with all inputs."""
     return weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
 
 
 @cache
 def _layout(block: tuple[int, ...]) -> gl.NVMMASharedLayout:
-    """Return how a block lies in shared memory; finding out takes longer than a launch."""
+    """Return a block's layout in shared memory; cached, as finding it takes longer than a launch."""
     return gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
 
 
 @gluon.jit
 def normal(value, scale, shift):
-    """Normalise maps, given what each channel is multiplied with and moved by."""
+    """Normalise maps, given each channel's factor and shift."""
     return value * gl.expand_dims(scale, 0) + gl.expand_dims(shift, 0)
 
 
 @gluon.jit
 def rectified(value):
-    """Rectify; not by a maximum, which would turn a NaN into 0."""
+    """Rectify; not with a maximum, which would turn NaN into 0."""
     return gl.where(value <= 0.0, 0.0, value)

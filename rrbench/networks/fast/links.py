@@ -1,6 +1,6 @@
-"""A convolution and the norm and ReLU behind it: what a residual network is a chain of.
+"""A link: a convolution with the norm and ReLU after it. A residual network is a chain of links.
 
-Here one after the other; `fused_links` makes them one kernel where it can.
+Here the steps run one after another; `fused_links` does them in one kernel if it can.
 """
 
 from typing import NamedTuple, Protocol
@@ -12,14 +12,14 @@ from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
 
 class Side(NamedTuple):
-    """A block's shortcut where it is convolved, and what it is given: maps, or on the way back a gradient."""
+    """A block's convolved shortcut, and its input: maps, or a gradient in the backward pass."""
 
     convolution: FrozenConvolution
     maps: Tensor
 
 
 class NormRelu(Protocol):
-    """A module that normalises and rectifies on some device; `norm_relu` says how."""
+    """A module that normalises and rectifies on some device; `norm_relu` defines how."""
 
     def forward(self, maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> Normed:
         """Return relu(norm(maps + skip))."""
@@ -35,7 +35,7 @@ class NormRelu(Protocol):
         beside: Tensor | None = None,
         past: Tensor | None = None,
     ) -> Tensor:
-        """Take a gradient back."""
+        """Return the gradient before the norm."""
         ...
 
 
@@ -60,7 +60,7 @@ class Links:
         side: Side | None = None,
         keeps_total: bool = True,
     ) -> Normed:
-        """Return relu(norm(convolved maps + shortcut)); nobody may ask for the total unless it is kept."""
+        """Return relu(norm(convolved maps + shortcut)); the total may be used only if `keeps_total`."""
         if side is not None:
             skip = side.convolution.forward(side.maps)
         return self.norm_relu.forward(convolution.forward(maps), skip, norm, sums)
@@ -83,5 +83,5 @@ class Links:
         return self.norm_relu.backward(arrived, seen, norm, sums, beside=beside, past=past)
 
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
-        """Return the float32 gradient at the images, given that at the stem's maps."""
+        """Return the float32 gradient of the images, given the gradient of the stem's maps."""
         return stem.backward(gradient, gradient.shape[2:])[:, : stem.source.weight.shape[1]].float()

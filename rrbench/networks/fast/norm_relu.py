@@ -1,6 +1,6 @@
-"""Batch norm and ReLU together, forward and back.
+"""Batch norm and ReLU together, forward and backward.
 
-Here in plain PyTorch, for any device; `norm_relu_kernels` has the same functions for a GPU.
+This is plain PyTorch for any device; `norm_relu_kernels` has the same functions for a GPU.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Norm(NamedTuple):
-    """A batch norm's own tensors, shared with it."""
+    """The tensors of a batch norm, shared with it."""
 
     weight: Tensor
     bias: Tensor
@@ -30,15 +30,15 @@ class Norm(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the way back needs of the way forward."""
+    """What the backward pass needs from the forward pass."""
 
-    maps: Tensor  # in training those before the norm, else those after ReLU: what that let through is all one asks
-    mean: Tensor  # that was subtracted
-    inverse: Tensor  # one over the deviation that divided
+    maps: Tensor  # in training before the norm; else after ReLU, which shows what ReLU let through
+    mean: Tensor  # the mean that was subtracted
+    inverse: Tensor  # 1 / the deviation
 
 
 class Normed(NamedTuple):
-    """What the way forward gives."""
+    """The result of the forward pass."""
 
     total: Tensor  # before the norm
     active: Tensor  # after ReLU
@@ -46,14 +46,14 @@ class Normed(NamedTuple):
 
 
 class Sums:
-    """Zeros that the norms of one pass add their sums to, filled by one kernel for all of them."""
+    """Zeros to which the norms of one pass add their sums; one kernel clears them for all norms."""
 
     def __init__(self, channels: int, device: torch.device) -> None:
         self.zeros = torch.zeros(2 * channels, device=device)
         self.used = 0
 
     def take(self, channels: int) -> Tensor:
-        """Return zeros for one norm: two for each of its channels."""
+        """Return zeros for one norm: two for each channel."""
         start, self.used = self.used, self.used + 2 * channels
         return self.zeros[start : self.used]
 
@@ -61,7 +61,7 @@ class Sums:
 def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) -> Normed:
     """Return relu(norm(maps + skip)).
 
-    With `sums`, two zeros for each channel, training: by the batch's own statistics, which move the running ones.
+    With `sums` (two zeros for each channel) it trains: it uses the batch's statistics and updates the running ones.
     """
     total = maps if skip is None else maps + skip
     wide = total.float()
@@ -69,7 +69,7 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) 
     if sums is not None:
         mean, variance = wide.mean((0, 2, 3)), wide.var((0, 2, 3), correction=0)
         rows = maps.numel() // maps.shape[1]
-        # `data`: PyTorch's own norm, too, may move them between another pass's ways forward and back.
+        # `data`: another pass, also of PyTorch's own norm, may update them between its forward and backward.
         norm.mean.data.lerp_(mean, norm.momentum)
         norm.variance.data.lerp_(variance * (rows / max(rows - 1, 1)), norm.momentum)
     inverse = (variance + norm.eps).rsqrt()
@@ -86,10 +86,10 @@ def backward(
     beside: Tensor | None = None,
     past: Tensor | None = None,
 ) -> Tensor:
-    """Return the gradient at `maps + skip`, given that of the result.
+    """Return the gradient of `maps + skip`, given the gradient of the result.
 
-    `sums`, zeros as there, become the gradients at the norm's bias and weight. `beside` is another part of
-    the result's gradient, `past` one that reached `maps + skip` by itself.
+    `sums` start as zeros and become the gradients of the norm's bias and weight. `beside` is another part of the
+    result's gradient; `past` is a gradient that reached `maps + skip` directly.
     """
     whole = gradient.float() if beside is None else gradient.float() + beside.float()
     passed = whole * ((seen.maps if sums is None else _normal(*seen, norm)) > 0)

@@ -1,4 +1,4 @@
-"""Convolutions and what comes after them by `resident_kernels`: what these know, and the launch."""
+"""Convolutions with norm and ReLU by `resident_kernels`: which ones are supported, and the launch."""
 
 import torch
 from torch import Tensor
@@ -10,11 +10,11 @@ from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
 from rrbench.networks.fast.resident_kernels import APART, CHANNELS, COLUMNS, LINES
 
-WARPS = 4  # of a group
+WARPS = 4  # for each warp group
 
 
 def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
-    """Tell whether these kernels know a convolution of maps of a shape; a shortcut they do not."""
+    """Tell whether these kernels support a convolution of maps of this shape; they support no shortcut."""
     count, channels, height, width = shape
     return (
         count > 0
@@ -29,7 +29,7 @@ def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -
 def add_up(
     convolution: FrozenConvolution, maps: Tensor, sums: Tensor, *, skip: Tensor | None, side: Side | None
 ) -> Tensor:
-    """Do as `tiled_convolution.add_up`."""
+    """See `tiled_convolution.add_up`."""
     assert side is None
     total = torch.empty_like(maps)
     _launch(convolution.weight, maps, result=total, added=skip, sums=sums)
@@ -45,7 +45,7 @@ def normalise(
     side: Side | None,
     keeps_total: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `tiled_convolution.normalise`."""
+    """See `tiled_convolution.normalise`."""
     assert side is None
     active, inverse = torch.empty_like(maps), torch.empty_like(norm.mean)
     total = torch.empty_like(maps) if keeps_total else None
@@ -73,7 +73,7 @@ def backward(
     side: Side | None,
     past: Tensor | None = None,
 ) -> Tensor:
-    """Do as `tiled_convolution.backward`."""
+    """See `tiled_convolution.backward`."""
     assert side is None
     assert sums is None or past is None
     result = torch.empty_like(gradient)
@@ -105,7 +105,7 @@ def _launch(
     mean: Tensor | None = None,
     variance: Tensor | None = None,
 ) -> None:
-    """Launch; the kernel does what it is given room for."""
+    """Launch the kernel; it computes each output that it gets a tensor for."""
     count, channels, height, width = maps.shape
     for each in (maps, added, seen):
         if each is not None and not each.is_contiguous(memory_format=torch.channels_last):

@@ -1,10 +1,11 @@
-"""A residual backbone with its own way forward and back, without PyTorch's tape.
+"""A residual backbone with its own forward and backward pass, without PyTorch's autograd tape.
 
-It shares its backbone's weights and statistics. A gradient ends at the images, or by `learn` at the weights. What that
-allows: convolution weights cast once instead of at every pass, the way back by forward kernels with mirrored weights
-(cuDNN's are up to a fifth faster than its backward ones), and a chain of `links`: each convolution with the shortcut,
-norm and ReLU behind it as one, and the sums of a norm's way back for the gradients of the norm's own weights.
-Norms do not count their batches: with a fixed momentum nobody asks.
+It shares the backbone's weights and statistics. It gives gradients of the images, or with `learn` of the weights.
+This allows three things. Convolution weights are cast once instead of at every pass. The backward pass uses forward
+kernels with mirrored weights, as cuDNN's are up to a fifth faster than its backward ones. And the backbone is a chain
+of `links`: each convolution is one with the shortcut, norm and ReLU after it, and the sums of a norm's backward pass
+are also the gradients of the norm's weights.
+Norms do not count their batches: with a fixed momentum the count is not used.
 """
 
 from typing import Any, NamedTuple
@@ -33,11 +34,11 @@ Gradients = dict[Tensor, Tensor]  # of parameters
 
 
 class Passed(NamedTuple):
-    """What one block leaves for the way back."""
+    """What one block stores for the backward pass."""
 
     first: Seen
     second: Seen
-    convolved: tuple[Tensor, Tensor] | None  # what its convolutions were given, where their weights learn
+    convolved: tuple[Tensor, Tensor] | None  # inputs of its convolutions, if their weights learn
 
 
 class FastResidual(nn.Module):
@@ -53,7 +54,7 @@ class FastResidual(nn.Module):
         self.training = norm.training
 
     def refresh(self) -> None:
-        """Take over weights that have changed; norms are shared and need no copy."""
+        """Copy convolution weights that have changed; norms are shared and need no copy."""
         self.stem.refresh()
         for block in self.blocks:
             for convolution in (block.convolution1, block.convolution2, block.shortcut):
@@ -61,18 +62,18 @@ class FastResidual(nn.Module):
                     convolution.refresh()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return float32 features; differentiable once, in the images alone."""
+        """Return float32 features; differentiable once, and only in the images."""
         features: Tensor = _Way.apply(images, self)  # type: ignore[no-untyped-call]
         return features
 
     def learn(self, images: Tensor) -> Tensor:
-        """Return the features of a batch in train mode; differentiable once, in the backbone's weights alone."""
+        """Return the features of a batch in train mode; differentiable once, and only in the backbone's weights."""
         assert self.training
         features: Tensor = _Lesson.apply(images, self, *self.learned)  # type: ignore[no-untyped-call]
         return features
 
     def ascend(self, images: Tensor, trail: list[Passed] | None, *, learns: bool = False) -> tuple[Tensor, Seen]:
-        """Go forward; what the way back needs is left in the trail, if there is one."""
+        """Go forward; store in the trail, if given, what the backward pass needs."""
         sums = self._sums(images.device, training=self.training)
         following = [*(block.norm1 for block in self.blocks[1:]), self.norm]
         is_skipped = [*(block.shortcut is None for block in self.blocks[1:]), False]
@@ -93,7 +94,7 @@ class FastResidual(nn.Module):
     def descend(
         self, gradient: Tensor, trail: list[Passed], last: Seen, *, training: bool, learned: Gradients | None = None
     ) -> Tensor:
-        """Follow the trail back to what the stem gave; gradients of weights met on the way go into `learned`."""
+        """Follow the trail back to the stem's output; put gradients of weights on the way into `learned`."""
         sums = self._sums(gradient.device, training=training)
 
         def own(norm: Norm) -> Tensor | None:
@@ -117,7 +118,7 @@ class FastResidual(nn.Module):
                 ):
                     if convolution is not None:
                         learned[convolution.source.weight] = convolution.weight_gradient(arrived, given)
-            # An identity carries its share past the norm; a convolved shortcut starts behind it.
+            # An identity shortcut carries its gradient past the norm; a convolved shortcut starts after the norm.
             side, past = (None, flow) if block.shortcut is None else (Side(block.shortcut, flow), None)
             flow = self.links.backward(
                 block.convolution1, outer, passed.first, block.norm1, own(block.norm1), side=side, past=past
@@ -125,19 +126,19 @@ class FastResidual(nn.Module):
         return flow
 
     def _sums(self, device: torch.device, *, training: bool) -> Sums | None:
-        """Return room for the sums of one pass; in eval mode there are none."""
+        """Return zeros for the sums of one pass; None in eval mode."""
         norms = [self.norm, *(norm for block in self.blocks for norm in (block.norm1, block.norm2))]
         return Sums(sum(len(norm.weight) for norm in norms), device) if training else None
 
 
 class _Way(torch.autograd.Function):
-    """There and back for a gradient that ends at the images."""
+    """Forward and backward for gradients of the images."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, backbone: FastResidual) -> Tensor:
         ctx.backbone, ctx.training = backbone, backbone.training
         ctx.trail = [] if ctx.needs_input_grad[0] else None
-        # Triton launches on the device that is current, whichever its tensors are on.
+        # Triton launches on the current device, even if the tensors are on another.
         with torch.cuda.device_of(images), torch.autocast(images.device.type, enabled=False):
             features, ctx.last = backbone.ascend(images, ctx.trail)
         return features
@@ -152,7 +153,7 @@ class _Way(torch.autograd.Function):
 
 
 class _Lesson(torch.autograd.Function):
-    """There and back for gradients that end at the weights."""
+    """Forward and backward for gradients of the weights."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, backbone: FastResidual, *learned: Tensor) -> Tensor:

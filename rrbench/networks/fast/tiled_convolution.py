@@ -1,4 +1,4 @@
-"""Convolutions and what comes after them by `convolution_kernels`: what these know, how it is cut, and the launches."""
+"""Convolutions with norm and ReLU by `convolution_kernels`: which ones are supported, the tiles, and the launches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from rrbench.networks.fast.hopper import blocks_of, lines_of
 from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
 
-ROWS = 128  # positions of a tile
-WIDEST = 128  # channels of a tile, at most
-STAGES = 3  # tiles under way; two programs then share a unit, and one multiplies while the other ends
+ROWS = 128  # positions in a tile
+WIDEST = 128  # most channels in a tile
+STAGES = 3  # tiles in flight; two programs then share a unit: one multiplies while the other finishes
 WARPS = 4
 
 
 def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -> bool:
-    """Tell whether these kernels know a 3x3 convolution of maps of a shape, and a 1x1 shortcut beside it."""
+    """Tell whether these kernels support a 3x3 convolution of maps of this shape, and a 1x1 shortcut beside it."""
     count, _, *size = shape
     return (
         count > 0
@@ -33,7 +33,7 @@ def fits(convolution: FrozenConvolution, side: Side | None, shape: torch.Size) -
 
 
 def _is_known(convolution: FrozenConvolution, kernel: tuple[int, ...]) -> bool:
-    """Tell so of a convolution, given its size and padding."""
+    """Tell whether these kernels support a convolution with this size and padding."""
     outputs, inputs, *size = convolution.weight.shape
     return (
         (*size, *convolution.padding) == kernel
@@ -46,7 +46,7 @@ def _is_known(convolution: FrozenConvolution, kernel: tuple[int, ...]) -> bool:
 def add_up(
     convolution: FrozenConvolution, maps: Tensor, sums: Tensor, *, skip: Tensor | None, side: Side | None
 ) -> Tensor:
-    """Return convolved maps and shortcut; `sums`, two zeros a channel, get the sums of that and of its square."""
+    """Return convolved maps plus shortcut; add its sum and square sum to `sums`, two zeros for each channel."""
     total = _like(maps, convolution)
     _launch_forward(convolution, maps, skip, side, total=total, sums=sums)
     return total
@@ -61,9 +61,9 @@ def normalise(
     side: Side | None,
     keeps_total: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return convolved maps and shortcut, relu(norm()) of that by running statistics, and one over the deviation.
+    """Return convolved maps plus shortcut, relu(norm()) of that with running statistics, and 1 / the deviation.
 
-    The first, where it is not kept, is the second.
+    If the first is not kept, the second takes its place.
     """
     active, inverse = _like(maps, convolution), torch.empty_like(norm.mean)
     total = _like(maps, convolution) if keeps_total else None
@@ -83,7 +83,7 @@ def _launch_forward(
     norm: Norm | None = None,
     inverse: Tensor | None = None,
 ) -> None:
-    """Launch; the kernel does what it is given room for."""
+    """Launch the kernel; it computes each output that it gets a tensor for."""
     made = total if active is None else active
     assert made is not None
     tiling, stride = Tiling.of(made.shape), convolution.stride[0]
@@ -124,7 +124,7 @@ def backward(
 ) -> Tensor:
     """Take a gradient back through a convolution and a shortcut, then ReLU, then the norm, and add `past`.
 
-    With `sums`, in training, no further than through ReLU: they get what the norm's way back needs.
+    With `sums`, in training, it stops after ReLU: `sums` get what the norm's backward pass needs.
     """
     assert sums is None or past is None
     assert side is None or side.convolution.stride == convolution.stride
@@ -157,7 +157,7 @@ def backward(
 
 
 def _like(maps: Tensor, convolution: FrozenConvolution) -> Tensor:
-    """Return room for the result of a convolution."""
+    """Return an empty tensor for the result of a convolution."""
     count, _, lines, columns = maps.shape
     down, right = convolution.stride
     return torch.empty(
@@ -172,10 +172,10 @@ def _like(maps: Tensor, convolution: FrozenConvolution) -> Tensor:
 class Tiling:
     """How a result is cut into tiles."""
 
-    count: int  # of images
+    count: int  # number of images
     height: int
     channels: int
-    images: int  # of a tile, as are those that follow
+    images: int  # in a tile; so are the fields below
     lines: int
     columns: int
     width: int  # channels
@@ -196,7 +196,7 @@ class Tiling:
         return blocks_of(_view(maps, stride), (self.images, self.lines, 1, self.columns, DEPTH.value))
 
     def target(self, maps: Tensor, stride: int = 1) -> TensorDescriptor:
-        """Describe maps that lie as the result does."""
+        """Describe maps with the layout of the result."""
         return blocks_of(_view(maps, stride), (self.images, self.lines, 1, self.columns, self.width))
 
     def weight(self, weight: Tensor) -> TensorDescriptor:
