@@ -1,4 +1,4 @@
-"""The training frameworks: one framework, one small file; this table is the whole list."""
+"""The training frameworks, one small file each; this table lists all of them."""
 
 from rrbench.frameworks.ccat import Ccat
 from rrbench.frameworks.pgd_at import PgdAt

@@ -15,14 +15,14 @@ from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
 from rrbench.ranges import above, at_least, at_most
 
 MOMENTUM = 0.9
-SHRINK = 1.5  # what a step that did not help is divided by
+SHRINK = 1.5  # a step that did not help is divided by this
 
 
 @dataclass(frozen=True)
 class Ccat(Framework):
-    """Train a moved image towards a label that fades to uniform the farther the image was moved.
+    """Train a moved image towards a label that fades to uniform as the image moves farther.
 
-    The defaults are the variant released with RR; the remarks give the CCAT authors' own values for CIFAR-10.
+    The defaults are the variant released with RR; the comments give the CCAT authors' own values for CIFAR-10.
     """
 
     paper = "Stutz et al. 2020, arXiv 1910.06259"
@@ -31,11 +31,11 @@ class Ccat(Framework):
     eps: Fraction = Fraction(8, 255)  # 3/100
     step: Fraction = Fraction(1, 255)  # 1/200
     steps: int = 20  # 40
-    rho: float = 1.0  # 10; the label keeps (1 - distance / eps) ** rho of its weight
+    rho: float = 1.0  # 10; the label keeps the weight (1 - distance / eps) ** rho
     start: Literal["half-zero", "mixed"] = "half-zero"  # mixed: zero, of uniform norm, or Gaussian
-    backtrack: Literal["ce", "objective"] = "ce"  # objective; what a step must not lower
+    backtrack: Literal["ce", "objective"] = "ce"  # objective; the value that a step must not lower
     batches: Literal["whole", "halves"] = "whole"  # halves: one half of the batch is moved, the other stays clean
-    attack_mode: Mode = "train"  # eval; of batch norm while attacking
+    attack_mode: Mode = "train"  # eval; the mode of batch norm during the attack
 
     def __post_init__(self) -> None:
         above(0, eps=self.eps, step=self.step, rho=self.rho)
@@ -43,9 +43,9 @@ class Ccat(Framework):
         at_least(0, steps=self.steps)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Attack, then return both terms with the rejector's share on the moved images."""
+        """Attack, then return both terms, with the rejector's loss on the moved images."""
         if self.batches == "whole":
-            # Before the attack, as released: the order counts for batch norm's running statistics.
+            # Before the attack, as in the released code: the order changes batch norm's running statistics.
             clean = victim.network(batch.images)
             attacked, moved = batch, self.move(victim.network, batch, draws)
             outputs = victim.network(moved)
@@ -61,26 +61,26 @@ class Ccat(Framework):
         return victim.training_loss(outputs, attacked.labels, loss)
 
     def fading_loss(self, outputs: Outputs, moved: Tensor, batch: Batch) -> Tensor:
-        """Return KL from the faded label; cross-entropy with it differs by a constant only."""
+        """Return KL from the faded label; it differs from cross-entropy only by a constant."""
         target = self.fading_label(moved, batch, outputs.logits.shape[1])
         return F.kl_div(outputs.logits.log_softmax(1), target, reduction="none").sum(1)
 
     def fading_label(self, moved: Tensor, batch: Batch, classes: int) -> Tensor:
         """Return (N, classes): one-hot where the image did not move, uniform where it moved by eps."""
         distance = (moved - batch.images).flatten(1).abs().amax(1, keepdim=True)
-        # Rounding may put the distance a hair above eps; a negative weight would make the loss a NaN.
+        # Rounding may put the distance slightly above eps; a negative weight would make the loss NaN.
         weight = (1 - distance / float(self.eps)).clamp_min(0) ** self.rho
         return weight * F.one_hot(batch.labels, classes) + (1 - weight) / classes
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
-        """Climb with momentum; where a step does not help, the image stays and its next step is shorter."""
+        """Climb with momentum; if a step does not help, the image stays and its next step is shorter."""
         labels, moved = batch.labels, self.begin(batch, draws)
         momentum = torch.zeros_like(moved)
         size = torch.full_like(moved[:, :1, :1, :1], float(self.step))
-        bar = moved.new_zeros(batch.size)  # no cross-entropy lies below: the first step is always taken
+        bar = moved.new_zeros(batch.size)  # cross-entropy is never below 0, so the first step is always taken
         with mode(network, self.attack_mode):
             for _ in range(self.steps):
-                # The authors climb p itself: signs and comparisons are all that counts here, so that comes to the same.
+                # The authors climb p, not log p: only signs and comparisons count here, so the result is the same.
                 _, value, gradient = slope(network, moved, lambda outputs: best_other(outputs, labels))
                 momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
                 candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
@@ -98,7 +98,7 @@ class Ccat(Framework):
         return moved
 
     def begin(self, batch: Batch, draws: Draws) -> Tensor:
-        """Start at the clean image or near it, as drawn."""
+        """Start at the clean image or near it, at random."""
         radius, shape = float(self.eps), tuple(batch.images.shape[1:])
         normal = draws.normal(batch.ids, shape, 0).to(batch.images.dtype)
         choice, share = draws.uniform(batch.ids, (2, 1, 1, 1), 0).to(batch.images.dtype).unbind(1)
@@ -107,11 +107,11 @@ class Ccat(Framework):
         if self.start == "half-zero":
             delta = torch.where(choice < 1 / 2, nowhere, uniform_norm)
         else:
-            # Differs from the authors' code: drawn for each image, where theirs draws once for a batch.
+            # Differs from the authors' code: each image draws for itself; theirs draws once for a batch.
             gaussian = normal * (radius / (2 * math.log(math.prod(shape))))
             delta = torch.where(choice < 1 / 3, nowhere, torch.where(choice < 2 / 3, uniform_norm, gaussian))
         return project(batch.images + delta, batch.images, "linf", radius)
 
     def gradients_per_image(self) -> int:
-        """Return the attack's steps and the weight update, through both images; with halves, for every other image."""
+        """Return the steps plus the weight update, through both images; with halves, for every second image."""
         return self.steps + 2 if self.batches == "whole" else (self.steps + 1) // 2 + 1

@@ -1,4 +1,4 @@
-"""What the frameworks that train on PGD's images share: that attack's settings, its start and its climb."""
+"""What frameworks that train on PGD's images share: the attack's settings, its start and its climb."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,12 +14,12 @@ from rrbench.ranges import above, at_least, at_most
 
 @dataclass(frozen=True)
 class InnerPgd(Framework):
-    """A framework with a PGD in the linf ball inside; the subclass says what that attack climbs."""
+    """A framework that contains PGD in the linf ball; the subclass chooses the objective."""
 
     eps: Fraction = Fraction(8, 255)
     step: Fraction = Fraction(2, 255)
     steps: int = 10
-    attack_mode: Mode = "train"  # of batch norm while attacking
+    attack_mode: Mode = "train"  # mode of batch norm during the attack
 
     def __post_init__(self) -> None:
         above(0, eps=self.eps, step=self.step)
@@ -27,11 +27,11 @@ class InnerPgd(Framework):
         at_least(0, steps=self.steps)
 
     def uniform_start(self, batch: Batch, draws: Draws) -> Tensor:
-        """Start anywhere in the ball."""
+        """Start at a random point of the ball."""
         return random_start(batch, "linf", float(self.eps), draws, 0)
 
     def climb(self, network: Network, batch: Batch, start: Tensor, objective: Score) -> Tensor:
-        """Return the last image of the way up; the network's own mode comes back afterwards."""
+        """Return the last image of the ascent; afterwards the network has its own mode again."""
 
         def value(outputs: Outputs) -> Tensor:
             return objective(outputs, batch.labels)
@@ -50,7 +50,7 @@ class InnerPgd(Framework):
 
 
 def head_output(outputs: Outputs) -> Tensor:
-    """Return the head's first output, (N,), for the frameworks that train the head themselves."""
+    """Return the head's first output, (N,), for frameworks that train the head themselves."""
     if outputs.head.shape[1] == 0:
         raise CellError("this framework trains a head, and the rejector brings none")
     return outputs.head[:, 0]

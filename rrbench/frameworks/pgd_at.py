@@ -12,16 +12,16 @@ from rrbench.protocols import Batch, Draws, Network, Victim
 
 @dataclass(frozen=True)
 class PgdAt(InnerPgd):
-    """Train on the last image of a PGD in the linf ball.
+    """Train on the last image of PGD in the linf ball.
 
-    Batch norm works in train mode while attacking, as in RR's released code; their text follows eval mode.
+    Batch norm is in train mode during the attack, as in RR's released code; their text implies eval mode.
     """
 
     paper = "Madry et al. 2018, arXiv 1706.06083"
     minimises = "cross-entropy on PGD's images"
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Attack, then return cross-entropy on the moved images with the rejector's share."""
+        """Attack, then return cross-entropy on the moved images, with the rejector's loss."""
         outputs = victim.network(self.move(victim.network, batch, draws))
         return victim.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
 
@@ -30,5 +30,5 @@ class PgdAt(InnerPgd):
         return self.climb(network, batch, self.uniform_start(batch, draws), cross_entropy)
 
     def gradients_per_image(self) -> int:
-        """Return the attack's steps and the weight update."""
+        """Return the attack's steps plus the weight update."""
         return self.steps + 1

@@ -10,16 +10,16 @@ from rrbench.protocols import Batch, Draws, Framework, Victim
 
 @dataclass(frozen=True)
 class Standard(Framework):
-    """No attack in training."""
+    """Training without an attack."""
 
     chooses_epoch = False
     minimises = "cross-entropy on clean inputs"
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Return cross-entropy with the rejector's share."""
+        """Return cross-entropy with the rejector's loss."""
         outputs = victim.network(batch.images)
         return victim.training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
 
     def gradients_per_image(self) -> int:
-        """Return 1, the weight update."""
+        """Return 1 for the weight update."""
         return 1

@@ -1,4 +1,4 @@
-"""TRADES: cross-entropy on clean images, and the same answer round them (Zhang et al., 2019, arXiv 1901.08573)."""
+"""TRADES: cross-entropy on clean images, and equal answers around them (Zhang et al., 2019, arXiv 1901.08573)."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from rrbench.ranges import at_least
 
 @dataclass(frozen=True)
 class Trades(InnerPgd):
-    """Train on the clean image and on the nearby one whose answer differs most from the clean one's."""
+    """Train on the clean image and on the nearby image whose answer differs most from it."""
 
     paper = "Zhang et al. 2019, arXiv 1901.08573"
     minimises = "cross-entropy on clean inputs + beta KL(p(clean) || p(moved))"
@@ -28,9 +28,9 @@ class Trades(InnerPgd):
         at_least(0, beta=self.beta)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Attack, then return both terms with the rejector's share on the moved images."""
+        """Attack, then return both terms, with the rejector's loss on the moved images."""
         moved = self.move(victim.network, batch, draws)
-        # The moved images first, as released: the order counts for batch norm's running statistics.
+        # Moved images first, as in the released code: the order changes batch norm's running statistics.
         outputs = victim.network(moved)
         clean = victim.network(batch.images)
         loss = F.cross_entropy(clean.logits, batch.labels)
@@ -45,13 +45,13 @@ class Trades(InnerPgd):
         def from_clean(outputs: Outputs, labels: Tensor) -> Tensor:
             return divergence(fixed, outputs.logits)
 
-        # At the clean image itself the divergence has no slope.
+        # Noise, because the divergence has no gradient at the clean image itself.
         noise = draws.normal(batch.ids, tuple(batch.images.shape[1:]), 0).to(batch.images.dtype)
         start = project(batch.images + 0.001 * noise, batch.images, "linf", float(self.eps))
         return self.climb(network, batch, start, from_clean)
 
     def gradients_per_image(self) -> int:
-        """Return the attack's steps and the weight update, which goes through both images."""
+        """Return the attack's steps plus the weight update, which passes through both images."""
         return self.steps + 2
 
 
