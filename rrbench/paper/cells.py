@@ -22,7 +22,7 @@ FIELDS = ("table", "dataset", "arch", "at", "rejector", "attack", "norm", "eps",
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One published number in the published files' words; `eps` counts 1/255, `value` is empty where relabelled."""
+    """One published number in the published files' words; `eps` counts 1/255; `value` is empty if relabelled."""
 
     table: str
     dataset: str
@@ -38,7 +38,7 @@ class PaperCell:
 
     @property
     def published(self) -> float | None:
-        """The published number; None where the paper has none."""
+        """The published number; None if the paper has none."""
         return None if self.value in ("", "nan") else float(self.value)
 
     @property
@@ -52,11 +52,11 @@ class PaperCell:
         return f"{self.norm}:{self.eps}" if self.eps else self.norm
 
     def part(self, name: str) -> str:
-        """Return one of its words, also `budget` and `family`."""
+        """Return one of the cell's words, also `budget` and `family`."""
         return str(getattr(self, name))
 
     def fits(self, where: Mapping[str, list[str]]) -> bool:
-        """Tell whether every column named has one of its patterns."""
+        """Tell whether the cell matches a pattern in every column of `where`."""
         return all(any(fnmatchcase(self.part(key), pattern) for pattern in where[key]) for key in where)
 
 
@@ -104,7 +104,7 @@ def is_paper_name(text: str) -> bool:
 
 
 def resolve(text: str) -> list[str]:
-    """Return the tables that a `--paper` word means."""
+    """Return the tables that a `--paper` word names."""
     if text == ALL:
         return table_names()
     if text in table_names():
@@ -130,12 +130,12 @@ def cells_of(table: str) -> tuple[PaperCell, ...]:
 
 
 def relabelled(cells: tuple[PaperCell, ...], dataset: str | None, network: str | None) -> tuple[PaperCell, ...]:
-    """Return the same table for another data set or network, without published values where anything changes."""
+    """Return the same table for another data set or network; cells that change lose their published values."""
     moved: dict[PaperCell, None] = {}
     for cell in cells:
         new = dataclasses.replace(cell, dataset=dataset or cell.dataset, arch=network or cell.arch)
         moved[cell if new == cell else dataclasses.replace(new, value="", bold=False)] = None
-    # Two data sets side by side become one: a cell of the paper's own goes before its empty twin.
+    # Two data sets side by side become one: the paper's own cell replaces the empty copy.
     kept: dict[PaperCell, PaperCell] = {}
     for cell in moved:
         key = dataclasses.replace(cell, value="", bold=False)

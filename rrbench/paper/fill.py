@@ -1,7 +1,7 @@
-"""Rows -> what was measured of each published cell. Imports no torch.
+"""Finds what rows measured for each published cell. Imports no torch.
 
-One training: the row's own interval, 95 % over examples (Wilson's for plain accuracy; none for distances).
-Several: their mean, with Student's 95 % interval over trainings.
+With one training: the row's own interval, 95 % over examples (Wilson's for plain accuracy; none for distances).
+With several: their mean, with Student's 95 % interval over trainings.
 """
 
 import statistics
@@ -15,14 +15,14 @@ from rrbench.paper.wanted import column, is_published, never, presets_for, wante
 from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow, order
 
-PRECISIONS = ("fp32", "tf32", "bf16")  # of two rows that differ in nothing else, the more exact counts
+PRECISIONS = ("fp32", "tf32", "bf16")  # if two rows differ only in precision, the more exact one counts
 WITH_INTERVAL = ("acc_tpr95", "auc")
 UNDEFINED = "undefined: measured, and there is no value (no TPR-95 or AUC where no answer is right)"
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What rows say of a cell; `value` is None where they say nothing or have no value to say, and `note` why."""
+    """What rows measured for a cell; `value` is None if there is no row or no value, and `note` says why."""
 
     value: float | None = None
     low: float | None = None
@@ -31,11 +31,11 @@ class Filled:
     preset: str = ""
     note: str = ""
     is_undefined: bool = False  # measured, but the metric has no value: all answers right, or none
-    superseded: str = ""  # what was of another revision than is installed when it was measured
+    superseded: str = ""  # revisions that differ between the row and this installation
 
 
 def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
-    """Measure a cell from the rows of one preset: the one asked for, else the first that has them all."""
+    """Measure a cell from the rows of one preset: the given one, else the first preset that has all rows."""
     reason = never(cell)
     if reason:
         return Filled(note=reason)
@@ -87,7 +87,7 @@ def _training(row: ResultRow) -> tuple[int, str]:
 
 
 def _spread(rows: Sequence[ResultRow], name: str) -> float:
-    """Return how far equally exact rows of one training disagree."""
+    """Return the largest difference between equally exact rows of one training."""
     values: dict[tuple[int, str, int], list[float]] = {}
     for row in rows:
         if row.status == "ok" and getattr(row, name) is not None:
@@ -122,7 +122,7 @@ def _value(row: ResultRow, name: str) -> tuple[float, float | None, float | None
 def _mean(
     values: Sequence[tuple[float, float | None, float | None]],
 ) -> tuple[float, float | None, float | None]:
-    """Average parts and the ends of their intervals, as if they erred together: they share their images."""
+    """Average parts and the ends of their intervals, as if their errors were equal: they share their images."""
     lows = [low for _, low, _ in values if low is not None]
     highs = [high for _, _, high in values if high is not None]
     is_whole = len(lows) == len(highs) == len(values)

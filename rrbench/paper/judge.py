@@ -1,4 +1,4 @@
-"""Verdicts: a measured cell against its published value, within the tolerances and footnotes on file. No torch."""
+"""Compares a measured cell with its published value, within the tolerances and footnotes on file. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Footnote:
-    """What must be known to compare a cell."""
+    """What a reader must know to compare a cell."""
 
     id: str
     text: str
     evidence: str
-    excuses: tuple[Verdict, ...]  # that it gives a reason for
-    everywhere: bool  # said once of the whole table, not at each cell
+    excuses: tuple[Verdict, ...]  # verdicts that it gives a reason for
+    everywhere: bool  # stated once for the whole table, not at each cell
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A published cell with all that is known of it."""
+    """A published cell with its measurement, verdict and footnotes."""
 
     cell: PaperCell
     measured: Filled
@@ -35,7 +35,7 @@ class Judged:
 
     @property
     def difference(self) -> float | None:
-        """Filled minus published."""
+        """Measured minus published."""
         ours, theirs = self.measured.value, self.cell.published
         return None if ours is None or theirs is None else ours - theirs
 
@@ -56,7 +56,7 @@ def judge(cells: Sequence[tuple[PaperCell, Filled]]) -> list[Judged]:
 
 
 def footnotes(cell: PaperCell) -> tuple[Footnote, ...]:
-    """Return the footnotes of a published cell; a relabelled one has nothing to compare with."""
+    """Return the footnotes of a published cell; a relabelled cell has nothing to compare with."""
     if not is_published(cell):
         return ()
     return tuple(
@@ -67,7 +67,7 @@ def footnotes(cell: PaperCell) -> tuple[Footnote, ...]:
 
 
 def tolerance(cell: PaperCell) -> tuple[float, bool]:
-    """Return how far a cell may lie from its published value, and whether only the order of its kind counts."""
+    """Return how far a cell may be from its published value, and whether only the order among rejectors counts."""
     entry = next(entry for entry in toml("tolerances.toml")["tolerance"] if cell.fits(entry["where"]))
     is_order = bool(entry.get("order", False))
     if cell.metric in PERCENTAGES and "points" in entry:
@@ -92,7 +92,7 @@ def _verdict(cell: PaperCell, measured: Filled, cells: Sequence[tuple[PaperCell,
 
 
 def _order_verdict(cell: PaperCell, value: float, apart: float, cells: Sequence[tuple[PaperCell, Filled]]) -> Verdict:
-    """Compare a cell with the others of its kind in its column, where the paper sets them clearly apart."""
+    """Compare a cell with similar cells in its column, if the paper puts them clearly apart."""
     for other, measured in cells:
         if measured.value is None or other.published is None or not _is_beside(cell, other):
             continue

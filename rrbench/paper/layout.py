@@ -1,4 +1,4 @@
-"""The paper's lines and columns, and who wins where. Imports no torch."""
+"""The paper's lines and columns, and the best cell of each group. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ TITLES = {"at": "AT", "rejector": "Rejector", "attack": "Inputs", "arch": "Netwo
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as it is laid out; a place without a cell is blank."""
+    """A laid-out table; a place without a cell is blank."""
 
     name: str
     title: str
-    titles: Key  # of the columns that name a line
+    titles: Key  # headings of the columns that name a line
     lines: tuple[Key, ...]
     columns: tuple[Key, ...]
     places: dict[tuple[int, int], Judged]
     best: frozenset[PaperCell]  # measured winners
 
     def at(self, line: int, column: int) -> Judged | None:
-        """Return the cell of a place."""
+        """Return the cell at a place."""
         return self.places.get((line, column))
 
     @property
@@ -48,7 +48,7 @@ def lay_out(name: str, judged: Sequence[Judged]) -> Grid:
         places[line, column] = each
     one_of = {_key(each.cell, fields): each.cell for each in judged for fields in (line_fields, column_fields)}
     names = [_names(one_of[key], line_fields) for key in lines]
-    # The numbers of the text have too many words for a column each.
+    # The numbers in the text need too many words for one column each.
     is_sentence = not column_fields
     return Grid(
         name=name,
@@ -70,7 +70,7 @@ def title(name: str) -> str:
 
 
 def _place(judged: Sequence[Judged]) -> str:
-    """Say what a table is laid out for, where nothing of it is the paper's."""
+    """Say which data set and network a table is for, if no cell is the paper's."""
     if any(is_published(each.cell) for each in judged):
         return ""
     words = dict.fromkeys(word for each in judged for word in (each.cell.dataset, each.cell.arch))
@@ -78,7 +78,7 @@ def _place(judged: Sequence[Judged]) -> str:
 
 
 def winners(name: str, judged: Sequence[Judged]) -> frozenset[PaperCell]:
-    """Return the best of those measured, wherever two or more compete."""
+    """Return the best measured cells, wherever two or more compete."""
     fields = toml("tables.toml")[name]["winner"]
     groups: dict[Key, list[Judged]] = {}
     for each in judged if fields else ():
@@ -96,7 +96,7 @@ def _key(cell: PaperCell, fields: Sequence[str]) -> Key:
 
 
 def _names(cell: PaperCell, fields: Sequence[str]) -> Key:
-    """Return how a line's or a column's words are printed."""
+    """Return the printed words of a line or a column."""
     return tuple(_name(cell, field) for field in fields)
 
 

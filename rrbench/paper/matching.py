@@ -1,6 +1,6 @@
-"""Tells whether a row is the one wanted, setting by setting. Imports no torch: plugins are read as source text.
+"""Tells whether a row is the wanted one, setting by setting. Imports no torch: plugins are read as source text.
 
-Labels alone do not say it: they print only what differs from a preset, and `--config` may change the preset itself.
+Labels are not enough: they print only what differs from a preset, and `--config` may change the preset itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ Settings = Mapping[str, str]
 
 
 class Rows:
-    """Rows that can be asked for what is wanted; failed ones are kept apart."""
+    """Finds the rows that fill a published cell, failed ones included."""
 
     def __init__(self, rows: Iterable[ResultRow]) -> None:
         self._groups: dict[tuple[object, ...], list[ResultRow]] = {}
@@ -33,9 +33,9 @@ class Rows:
             self._sizes[row.dataset] = max(self._sizes.get(row.dataset, 0), row.n or 0)
 
     def find(self, wanted: Wanted) -> list[ResultRow]:
-        """Return the rows that are exactly this, over all test images; those that failed have no `n`.
+        """Return the rows that match exactly, over all test images; failed rows have no `n`.
 
-        Rows of the installed code; where none of these was measured, superseded ones, all of one revision.
+        Rows of the installed code are preferred; if none was measured, superseded rows, all of one revision.
         """
         size = wanted.n or self._sizes.get(wanted.dataset)
         found = [
@@ -50,7 +50,7 @@ class Rows:
         return [row for row in older if row.revisions == older[0].revisions] or current
 
     def fills(self, wanted: Wanted, seed: int) -> bool:
-        """Tell whether nothing has to be measured: a row of the installed code is there."""
+        """Tell whether nothing has to be measured: a row of the installed code exists."""
         return any(row.seed == seed and row.status == "ok" and is_current(row) for row in self.find(wanted))
 
 
@@ -60,9 +60,9 @@ def _key(row: ResultRow | Wanted) -> tuple[object, ...]:
 
 
 def has_settings(row: ResultRow, wanted: Wanted) -> bool:
-    """Compare names and settings; a setting that did not exist when the row was made is no difference.
+    """Compare names and settings; a setting that did not exist when the row was made is not a difference.
 
-    A row that states no settings of one kind at all, or whose names cannot be read, is not the one wanted.
+    A row without any settings of one kind, or with names that cannot be read, does not match.
     """
     labels = {"framework": row.framework, "rejector": row.rejector, "attack": row.attack}
     try:
@@ -83,17 +83,17 @@ def has_settings(row: ResultRow, wanted: Wanted) -> bool:
 
 @cache
 def _recipe(wanted: Wanted) -> Settings:
-    """Return how the wanted checkpoint is trained: a shortened training is another one."""
+    """Return the recipe of the wanted checkpoint: a shortened training does not match."""
     recipe = _config(wanted.preset).recipe(wanted.home)
     return {field.name: _typed(getattr(recipe, field.name)) for field in fields(recipe)}
 
 
 @cache
 def _settings(text: str) -> dict[str, dict[str, str]]:
-    """Read a row's settings as they would be typed."""
+    """Read a row's settings as the command line would write them."""
     value = parse_json(text)
     parts = {kind: value[kind] for kind in ("framework", "rejector", "attack")}
-    parts["recipe"] = value.get("recipe", {})  # a checkpoint from elsewhere has none
+    parts["recipe"] = value.get("recipe", {})  # a checkpoint from outside has none
     return {kind: {key: _typed(item) for key, item in part.items()} for kind, part in parts.items()}
 
 
@@ -102,7 +102,7 @@ def _typed(value: Any) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Compare two settings as they are typed: 1e-3 is 0.001, 2/4 is 1/2."""
+    """Compare two settings as typed: 1e-3 equals 0.001, 2/4 equals 1/2."""
     ones, others = one.split(":"), other.split(":")
     return len(ones) == len(others) and all(
         a == b or _number(a) == _number(b) is not None for a, b in zip(ones, others, strict=True)
@@ -128,7 +128,7 @@ def _config(preset: str) -> Config:
 
 @cache
 def expected_settings(kind: str, wanted: Wanted) -> tuple[str, Settings]:
-    """Return a wanted plugin's name and every setting: class, step of the data set, preset, then the text itself."""
+    """Return a wanted plugin's name and all settings; later ones win: class, data set's step, preset, the text."""
     text = str(getattr(wanted, kind))
     dataset = parse(wanted.dataset).name if kind == "attack" else wanted.home
     config, name = _config(wanted.preset), plugin_name(kind, text)

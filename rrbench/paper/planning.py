@@ -1,4 +1,4 @@
-"""What is missing in the paper's tables, as a plan that fills it, and at what cost. Imports torch."""
+"""Plans the rows that the paper's tables lack, and estimates the cost. Imports torch."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,27 +21,27 @@ from rrbench.rows.tables import render
 
 
 def check_alone(given: Mapping[str, object]) -> None:
-    """Refuse what a table of the paper says itself."""
+    """Refuse options that a table of the paper decides itself."""
     named = [f"--{name}" for name, value in given.items() if value is not None]
     if named:
         raise UseError(f"a table of the paper says itself what is run; leave out {', '.join(named)}")
 
 
 def select(paper: str, datasets: Sequence[str] | None, network: str | None, preset: str | None) -> Selection:
-    """Read what `run` was asked for; a table is laid out for one data set at a time."""
+    """Read the request of `run`; a table is laid out for one data set at a time."""
     if datasets is not None and len(datasets) > 1:
         raise UseError("a table of the paper is laid out for one data set at a time")
     return Selection(paper, datasets[0] if datasets else None, network, preset)
 
 
 def preset_of(selection: Selection) -> str:
-    """Return the preset to run: the one asked for, else the paper's; on other data the quick one."""
+    """Return the preset to run: the given one, else `paper`; on other data `quick`."""
     own = any(is_published(cell) for cells in selection.cells().values() for cell in cells)
     return selection.preset or ("paper" if own else "quick")
 
 
 def missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> dict[int, list[Wanted]]:
-    """Return for each seed the rows that no folder has, or has of superseded code alone."""
+    """Return, for each seed, the rows that no folder has, or only from superseded code."""
     found, preset = Rows(rows), preset_of(selection)
     cells = [cell for cells in selection.cells().values() for cell in cells]
     needed = list(dict.fromkeys(each for cell in cells for each in wanted(cell, preset)))
@@ -54,7 +54,7 @@ def missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int
 
 
 def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> Plan:
-    """Plan exactly the missing rows: no clean pass that nobody asked for."""
+    """Plan exactly the missing rows, without a clean pass that is not asked for."""
     config = load_preset(preset_of(selection))
     cells: list[Cell] = []
     dropped: dict[str, None] = {}
@@ -81,7 +81,7 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
 def plan_table(
     selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], can_supply: Callable[[Training], bool]
 ) -> Plan:
-    """Plan the missing rows whose checkpoints can be had; a table of which there never will be one is refused."""
+    """Plan the missing rows whose checkpoints are available; refuse a table for which none ever will be."""
     plan = _suppliable(plan_missing(selection, rows, seeds), can_supply)
     if not plan.cells and plan.dropped and not _suppliable(plan_missing(selection, [], seeds), can_supply).cells:
         raise UseError("nothing to run: " + "; ".join(plan.dropped))
@@ -89,7 +89,7 @@ def plan_table(
 
 
 def _suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
-    """Leave out, with a line, the checkpoints that cannot be had."""
+    """Leave out cells whose checkpoints are not available, with a line for each checkpoint."""
     absent = {training for training in plan.checkpoints() if not can_supply(training)}
     cells = tuple(cell for cell in plan.cells if cell.training not in absent)
     lines = absences([training for training in plan.checkpoints() if training in absent], ", by this recipe")
@@ -97,7 +97,7 @@ def _suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
 
 
 def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list[Cell]:
-    """Plan what can be; a rejector whose published settings do not fit other data is left out with a line."""
+    """Plan what fits; a rejector whose published settings do not fit other data is left out with a line."""
     try:
         return list(make_plan(request, config).cells)
     except UseError as error:
@@ -110,7 +110,7 @@ def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list
 
 
 def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[int] = (0,)) -> str:
-    """Print what is missing, the command that fills it, and its time on one GPU."""
+    """Print what is missing, the command that measures it, and its time on one GPU."""
     plan = plan_missing(selection, tables.rows, seeds)
     absent = [each for each in tables.judged if each.verdict == "missing"]
     never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
@@ -145,6 +145,6 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     total = f"{len(plan.cells)} rows on {len(plan.checkpoints())} checkpoints: about {duration(training)} of training"
     total += f" and {duration(attacking)} of attacks on one H200 (its measured rates; preset {preset_of(selection)})"
     command = " ".join(words)
-    # First what needs no training: a run without --zoo would train those anew.
+    # First the part with checkpoints in the zoo: a run without --zoo would train them again.
     commands = [f"{command} --zoo"] * any(in_zoo) + [command] * (not all(in_zoo))
     return "\n".join([*lines, shown, *never, *left_out, total, ", then ".join(commands)])

@@ -23,13 +23,13 @@ LEGEND = (
 
 
 class Field(NamedTuple):
-    """What is printed of one cell."""
+    """The printed parts of one cell."""
 
     ours: str
     paper: str
     difference: str
     extra: str  # the interval, or with --check the verdict
-    marks: str  # of its footnotes
+    marks: str  # of the footnotes
     is_best: bool
     is_best_published: bool
 
@@ -47,7 +47,7 @@ def show(grids: Sequence[Grid], layout: str, *, sources: str, with_verdicts: boo
 
 
 def to_csv(judged: Sequence[Judged]) -> str:
-    """Write one line a cell: the published file's columns, then what was measured."""
+    """Write one line for each cell: the published file's columns, then the measurement."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*FIELDS, *MEASURED_FIELDS])
@@ -97,7 +97,7 @@ def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool)
 
 
 def _marks(grid: Grid) -> dict[str, str]:
-    """Give every footnote and every remark on some cells alone a letter, in order of appearance."""
+    """Give a letter to every footnote, and to every remark that not all cells share, in order of appearance."""
     ids = dict.fromkeys(note.id for each in grid.judged for note in each.footnotes if not note.everywhere)
     own = dict.fromkeys(each.measured.note for each in grid.judged if each.measured.note)
     shared = [text for text in own if all(each.measured.note == text for each in grid.judged)]
@@ -107,7 +107,7 @@ def _marks(grid: Grid) -> dict[str, str]:
 
 
 def _notes(grid: Grid, with_verdicts: bool) -> list[str]:
-    """Return the lines below a table: its footnotes, with their evidence where verdicts are asked for, and remarks."""
+    """Return the lines below a table: its footnotes, with evidence if verdicts are shown, and remarks."""
     found: dict[str, Footnote] = {note.id: note for each in grid.judged for note in each.footnotes}
     marks = _marks(grid)
     texts = {id_: f"{note.text}." + f" Evidence: {note.evidence}." * with_verdicts for id_, note in found.items()}
@@ -118,20 +118,20 @@ def _notes(grid: Grid, with_verdicts: bool) -> list[str]:
 
 
 def superseded_line(judged: Sequence[Judged]) -> str:
-    """Count the cells that other code than is installed measured."""
+    """Count the cells that were measured by other code than the installed one."""
     found = [each.measured.superseded for each in judged if each.measured.superseded]
     changes = "; ".join(dict.fromkeys(found))
     return f"{len(found)} cells are superseded ({changes}): rrbench run --paper measures them again." if found else ""
 
 
 def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:
-    """Fit as many of the paper's columns side by side as a line of text holds, and go on below."""
+    """Put as many of the paper's columns side by side as fit in a line of text; the rest goes below."""
     marks = _marks(grid)
     blocks = [_block(grid, index, marks, with_verdicts) for index in range(len(grid.columns))]
     names = [list(grid.titles), *map(list, grid.lines)]
     left = render(names[0], names[1:], "text").splitlines()
     left = [" " * len(left[1]), *left]
-    # A long name of one's own is cut before a number is.
+    # A user's long name is cut rather than a number.
     width = min(max(map(len, left)), WIDTH - 2 - max(len(block[0]) for block in blocks))
     left = [line if len(line) <= width else f"{line[: width - 1]}~" for line in left]
     rows: list[list[list[str]]] = [[]]
@@ -152,7 +152,7 @@ def _padded(lines: Sequence[str], width: int) -> list[str]:
 
 
 def _block(grid: Grid, column: int, marks: dict[str, str], with_verdicts: bool) -> list[str]:
-    """Return one of the paper's columns as lines of equal width: its title, a header, a rule, then the cells."""
+    """Return one of the paper's columns as lines of equal width: title, header, rule, then the cells."""
     fields = [
         None if (each := grid.at(line, column)) is None else _field(grid, each, marks, with_verdicts)
         for line in range(len(grid.lines))

@@ -1,4 +1,4 @@
-"""`rrbench table --paper`: names -> filled, judged, laid-out tables. Imports neither torch nor pandas."""
+"""`rrbench table --paper`: fills, judges and lays out the named tables. Imports neither torch nor pandas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from rrbench.rows.row import ResultRow
 
 @dataclass(frozen=True)
 class Selection:
-    """Which of the paper's tables, for which data set and network; None is the paper's own."""
+    """Which of the paper's tables, for which data set and network; None means the paper's own."""
 
     paper: str
     dataset: str | None = None
@@ -28,7 +28,7 @@ class Selection:
     preset: str | None = None
 
     def cells(self) -> dict[str, tuple[PaperCell, ...]]:
-        """Return the cells of each table that is meant."""
+        """Return the cells of each selected table."""
         found = {name: relabelled(cells_of(name), self.dataset, self.network) for name in resolve(self.paper)}
         if self.preset is not None and self.preset not in preset_names():
             raise unknown("preset", self.preset, preset_names())
@@ -43,7 +43,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class PaperTables:
-    """Tables with everything that was found for them."""
+    """Tables with all that was found for them."""
 
     grids: tuple[Grid, ...]
     rows: tuple[ResultRow, ...]
@@ -55,11 +55,11 @@ class PaperTables:
         return [each for grid in self.grids for each in grid.judged]
 
     def show(self, layout: str, *, with_verdicts: bool = False) -> str:
-        """Print them."""
+        """Print the tables."""
         return show(self.grids, layout, sources=self.sources, with_verdicts=with_verdicts)
 
     def summary(self) -> str:
-        """Count the verdicts, a line for each table."""
+        """Count the verdicts, one line for each table."""
         return "\n".join(summary(grid.name, grid.judged) for grid in self.grids)
 
     def is_failing(self) -> bool:
@@ -68,7 +68,7 @@ class PaperTables:
 
 
 def paper_tables(selection: Selection, folders: Sequence[Path] | None = None) -> PaperTables:
-    """Fill the tables from the rows in some folders; without any, from the committed results and `runs`."""
+    """Fill the tables from the rows in `folders`; by default from the committed results and `runs`."""
     cells = selection.cells()
     rows, sources = read_folders(default_folders() if folders is None else folders)
     return tables_from(cells, rows, sources, selection.preset)

@@ -1,4 +1,4 @@
-"""A published cell -> the rows that would fill it, in rrbench's own names. Imports no torch."""
+"""Translates a published cell into the rows that would fill it, in rrbench's own names. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any
 from rrbench.names import parse
 from rrbench.paper.cells import PaperCell, toml
 
-PUBLISHED_PRESETS = ("paper", "official")  # quick attacks keep the best image: never the paper's numbers
+PUBLISHED_PRESETS = ("paper", "official")  # quick attacks keep the best image, so they never give the paper's numbers
 OTHER_PRESETS = ("paper", "official", "quick")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a row must be to fill a cell; names are as typed, so that they can be run."""
+    """What a row must be to fill a cell; names are as typed on the command line, so that they can be run."""
 
     dataset: str
     network: str
@@ -23,24 +23,24 @@ class Wanted:
     trained_as: str
     attack: str
     norm: str
-    eps: str  # an exact fraction; empty without a radius
+    eps: str  # an exact fraction; empty if there is no radius
     preset: str
-    n: int | None  # test images; None: as many as any row of this data set has
+    n: int | None  # number of test images; None: the largest of any row on this data set
 
     @property
     def home(self) -> str:
-        """The data set of its training."""
+        """The data set of the training."""
         name = parse(self.dataset).name
         return str(_entry("dataset", name).get("trains_as", name))
 
     @property
     def budget(self) -> str:
-        """The budget as it is typed."""
+        """The budget as the command line takes it."""
         return f"{self.norm}:{self.eps}" if self.eps else self.norm
 
 
 def _entry(kind: str, published: str) -> Mapping[str, Any]:
-    """Return what names.toml says of a published word; a user's own data set or network is its own name."""
+    """Return the entry of names.toml for a published word; a user's own data set or network keeps its name."""
     own: Mapping[str, Any] = {"name": published, "shown": published}
     found: Mapping[str, Any] = toml("names.toml")[kind].get(published, own)
     return found
@@ -52,7 +52,7 @@ def shown(kind: str, published: str) -> str:
 
 
 def column(cell: PaperCell) -> str:
-    """Return the row's column that has a cell's metric; empty where rows have none."""
+    """Return the row's column with a cell's metric; empty if rows have none."""
     return str(_entry("metric", cell.metric).get("column", ""))
 
 
@@ -62,7 +62,7 @@ def digits(cell: PaperCell) -> int:
 
 
 def never(cell: PaperCell) -> str:
-    """Say why no row can fill a cell; empty where one can."""
+    """Say why no row can fill a cell; empty if one can."""
     if not column(cell):
         return str(_entry("metric", cell.metric)["why"])
     if _corruption(cell) and "parts" not in _entry("dataset", cell.dataset):
@@ -76,12 +76,12 @@ def presets_for(cell: PaperCell) -> tuple[str, ...]:
 
 
 def is_published(cell: PaperCell) -> bool:
-    """Tell whether a cell is the paper's own; those that it gives as overflowing are."""
+    """Tell whether a cell is the paper's own, including those that it prints as overflow."""
     return cell.value != ""
 
 
 def wanted(cell: PaperCell, preset: str) -> tuple[Wanted, ...]:
-    """Return the rows whose mean fills a cell under a preset; none where no row can."""
+    """Return the rows whose mean fills a cell under a preset; empty if no row can."""
     if never(cell):
         return ()
     at = _entry("at", cell.at)
@@ -112,7 +112,7 @@ def _corruption(cell: PaperCell) -> str:
 
 
 def _datasets(cell: PaperCell, preset: str) -> tuple[list[str], int | None]:
-    """Return the data sets that a cell is the mean of, and how many test images each has."""
+    """Return the data sets whose mean is a cell, and how many test images each has."""
     entry = _entry("dataset", cell.dataset)
     if "parts" not in entry:
         return [cell.dataset], entry.get("test")
@@ -127,7 +127,7 @@ def radius(cell: PaperCell) -> str:
 
 
 def _budget(cell: PaperCell) -> tuple[str, str]:
-    """Return norm and exact radius; another data set may have radii of its own."""
+    """Return norm and exact radius; another data set may have its own radii."""
     other = _entry("dataset", cell.dataset).get("budgets", {}).get(cell.budget)
     if other is not None:
         norm, _, radius = other.partition(":")
