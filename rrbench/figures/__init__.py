@@ -1,4 +1,4 @@
-"""Figures drawn with matplotlib from score files alone: one file a figure, the numbers apart from the drawing."""
+"""Figures drawn with matplotlib from score files only; one file for each figure, numbers apart from drawing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
 from rrbench.rows.row import goes_by
 
-# The printed figures; the two that the paper lacks are drawn of a whole folder and not of named cells.
+# The printed figures. The two that the paper does not have are drawn from a whole folder, not from named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
     "figure1": figure1,
     "figure3": figure3,
@@ -38,7 +38,7 @@ def named(text: str) -> str:
     """Return the figure that `figure4`, `label:fig24` or `risk-coverage` names."""
     kind, colon, label = text.partition(":")
     if colon and kind == "label":
-        # The paper's LaTeX labels are no guide to its numbers: fig2 is printed as Figure 8.
+        # The paper's LaTeX labels do not follow its numbers: fig2 is printed as Figure 8.
         labels = {entry.label: entry.printed for entry in index() if entry.kind == "figure"}
         if label not in labels:
             raise unknown("figure label", label, labels)

@@ -1,4 +1,4 @@
-"""Accuracy against budget: what is left, with and without rejection, as the attack may move further."""
+"""Accuracy against budget: what remains, with and without rejection, as the attack may move farther."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ METRICS = {
     "acc_tpr95": "accuracy at TPR-95 (%)",
     "deploy_robust": "rejected or right (%)",
 }
-WIDE = 16  # from the smallest radius to the largest: beyond, equal steps of the axis are equal ratios
+WIDE = 16  # largest over smallest radius: above it the axis is logarithmic
 Victim = tuple[str, str]  # trained as, rejector
 
 
 def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -> Figure:
     """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and `deploy_robust`.
 
-    `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. One attack
-    throughout, so that points compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
-    A hollow point is of an attack that others in `rows` show to be weak there.
+    `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. All points use
+    one attack, so that they compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
+    A hollow point means that other `rows` show its attack to be weak.
     """
     name, curves = by_victim(with_doubts(rows), attack)
     norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
@@ -35,7 +35,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
     used = [row for points in curves.values() for row in points]
     labels = {victim: _label(victim, used) for victim in victims}
     with styled():
-        # The legend has two columns and takes its room from the panels.
+        # The legend has two columns and takes space from the panels.
         height = 2.4 + 0.08 * len(victims) / len(norms)
         figure, axes = panels(len(norms), len(METRICS), width=2.6, height=height)
         for index, panel in enumerate(axes):
@@ -85,7 +85,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
 
 
 def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[tuple[str, Victim], list[ResultRow]]]:
-    """Return the attack, and {(norm, victim): rows from the clean one on, radii growing}."""
+    """Return the attack, and {(norm, victim): rows, clean first, then growing radii}."""
     one_place(rows)
     measured = sorted((row for row in rows if row.status == "ok"), key=preference)
     attacked = [row for row in measured if row.eps]
@@ -107,7 +107,7 @@ def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[
 
 
 def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
-    """Name a victim; what it rejects of clean inputs belongs beside `deploy_robust`, which rejecting all makes 100."""
+    """Name a victim with its clean coverage: rejecting everything would make `deploy_robust` 100."""
     own = [row for row in rows if (row.trained_as, row.rejector) == victim]
     coverage = next((row.deploy_coverage for row in own if row.attack == "clean"), None)
     label = victim_label(own[0])
@@ -115,12 +115,12 @@ def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
 
 
 def radius(row: ResultRow) -> Fraction:
-    """Return a row's radius; clean is 0."""
+    """Return a row's radius; 0 if clean."""
     return Fraction(row.eps or 0)
 
 
 def _most_budgets(rows: Sequence[ResultRow]) -> str:
-    """Name the attack measured at most budgets, of equals the one that leaves the least accuracy."""
+    """Name the attack measured at most budgets; of equals, the one that leaves the least accuracy."""
     budgets = Counter(attack for attack, _, _ in {(row.attack, row.norm, row.eps) for row in rows})
     left: dict[str, float] = {}
     for row in rows:

@@ -16,7 +16,7 @@ METRICS = {"acc_tpr95": "accuracy at TPR-95 (%)", "acc_all": "accuracy, all answ
 
 
 def figure4(request: PaperRequest) -> Figure:
-    """Draw TPR-95 accuracy, accuracy and AUC against eta, and each other rejector under its worst attack."""
+    """Draw TPR-95 accuracy, accuracy and AUC against eta, and the other rejectors under their worst attacks."""
     curves = curves_of(request)
     references = reference_rows(request.cells)
     used = [row for curve in curves.values() for row in curve.values()]
@@ -41,7 +41,7 @@ def figure4(request: PaperRequest) -> Figure:
                         linewidth=0.9,
                         label=f"{victim_label(row)}: {row.attack}",
                     )
-            # Logarithmic from the smallest weight above 0 on, linear below it: 0 has a place.
+            # Linear below the smallest positive weight and logarithmic above, so that 0 can be shown.
             panel.set_xscale("symlog", linthresh=smallest, linscale=0.5)
             panel.set_xlim(-0.2 * smallest, 1.8 * max(etas[-1], smallest))
             panel.set_xticks(etas, [show(eta) for eta in etas], rotation=60)
@@ -53,7 +53,7 @@ def figure4(request: PaperRequest) -> Figure:
 
 
 def curves_of(request: PaperRequest) -> dict[str, dict[float, ResultRow]]:
-    """Return {objective: {eta: row}} of RR, every objective at every eta that any of them has."""
+    """Return {objective: {eta: row}} of RR; every objective must have every eta that any objective has."""
     found: dict[tuple[str, float], list[Scored]] = {}
     for cell in request.cells:
         name, settings = cell.attack
@@ -63,7 +63,7 @@ def curves_of(request: PaperRequest) -> dict[str, dict[float, ResultRow]]:
     etas = sorted({eta for _, eta in found}) or paper_etas()
     absent = [(name, eta) for name in OBJECTIVES for eta in etas if (name, eta) not in found]
     if absent:
-        # All five of an eta are one word to `rrbench run`, which does not repeat what is there.
+        # `rrbench run` takes all five objectives of an eta as one word, and does not repeat measured cells.
         wanted = [f"{ATTACK}(eta={show(eta)})" for eta in sorted({eta for _, eta in absent})]
         raise request.missing(
             _described(absent, bool(found)), frameworks=["pgd-at"], rejectors=[REJECTOR], attacks=wanted
@@ -78,7 +78,7 @@ def _described(absent: Sequence[tuple[str, float]], is_begun: bool) -> list[str]
 
 
 def _strongest(cells: Sequence[Scored]) -> ResultRow:
-    """Return the preferred preset's row, of several the one with most steps."""
+    """Return the preferred preset's row; of several, the one with most inputs, then most gradients."""
     preset = cells[0].row.preset
     return max(
         (cell.row for cell in cells if cell.row.preset == preset), key=lambda row: (row.n or 0, row.gradients or 0)
@@ -86,7 +86,7 @@ def _strongest(cells: Sequence[Scored]) -> ResultRow:
 
 
 def reference_rows(cells: Sequence[Scored]) -> list[ResultRow]:
-    """Return for each other rejector, and for RR under blind attacks, the row of its lowest TPR-95 accuracy.
+    """Return the row with the lowest TPR-95 accuracy, for each other rejector and for RR under other attacks.
 
     The paper does not say which attack its baselines are under; this is the worst one measured at this budget.
     """

@@ -28,7 +28,7 @@ def figure8(request: PaperRequest) -> Figure:
 
 
 def draw_reliability(panel: Axes, cell: Scored) -> None:
-    """Draw the accuracy of each bin, and what lies between it and the bin's mean confidence."""
+    """Draw each bin's accuracy, and the gap to its mean confidence."""
     bins = reliability(cell.scores.correct, cell.scores.confidence)
     if bins is None:
         raise UseError(f"an infinite logit leaves the calibration of {cell.row.trained_as} undefined")

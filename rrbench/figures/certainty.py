@@ -1,4 +1,4 @@
-"""Confidence, T-Con, R-Con and the xi-error at any temperature, from stored logits and head alone."""
+"""Confidence, T-Con, R-Con and the xi-error at any temperature, from stored logits and head only."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ Booleans = NDArray[np.bool_]
 
 
 class Coupled(NamedTuple):
-    """What the two coupled rejectors see of each input at one temperature."""
+    """The values of the two coupled rejectors for each input at one temperature."""
 
     confidence: Floats
     rectified: Floats  # R-Con
@@ -22,9 +22,9 @@ class Coupled(NamedTuple):
 
 
 def log_odds(logits: NDArray[Any], classes: NDArray[Any], tau: float) -> Floats:
-    """Return log p / (1 - p) of one class an input, p its softmax probability at temperature tau.
+    """Return log p / (1 - p) of one class for each input; p is its softmax probability at temperature tau.
 
-    It orders inputs as p does, also where p itself would be rounded to 0 or 1.
+    It orders inputs as p does, even if p itself would be rounded to 0 or 1.
     """
     rows = np.arange(len(logits))
     margins = logits.astype(np.float64)
@@ -40,7 +40,7 @@ def probability(odds: Floats) -> Floats:
 
 
 def couple(labels: NDArray[Any], logits: NDArray[Any], head: NDArray[Any], tau: float) -> Coupled:
-    """Compute all of it; the rectifier A is the head's sigmoid, whatever the temperature."""
+    """Compute all values; the rectifier A is the head's sigmoid at any temperature."""
     predicted = logits.argmax(axis=1)
     confidence = probability(log_odds(logits, predicted, tau))
     true_confidence = probability(log_odds(logits, labels, tau))

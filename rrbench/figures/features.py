@@ -1,4 +1,4 @@
-"""Figure 7: t-SNE of the features of correctly classified training images, standard against adversarial training."""
+"""Figure 7: t-SNE of the features of correctly classified training images, standard and adversarial training."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.files.arrays import load_arrays
 
 FRAMEWORKS = ("standard", "pgd-at")
-COMPONENTS, PERPLEXITY, LEARNING_RATE, ITERATIONS = 30, 40, 20.0, 3000  # as the authors' code
+COMPONENTS, PERPLEXITY, LEARNING_RATE, ITERATIONS = 30, 40, 20.0, 3000  # as in the authors' code
 
 
 def figure7(request: PaperRequest) -> Figure:
-    """Draw a panel for each framework, a look for each class."""
+    """Draw a panel for each framework, with a colour and marker for each class."""
     kept = {framework: _kept(request, framework) for framework in FRAMEWORKS}
     absent = [framework for framework, cell in kept.items() if cell is None]
     if absent:
@@ -44,7 +44,7 @@ def figure7(request: PaperRequest) -> Figure:
 
 
 def _kept(request: PaperRequest, trained_as: str) -> Scored | None:
-    """Return a cell of a checkpoint whose training features were kept."""
+    """Return a cell of a checkpoint whose training features were stored."""
     return next((cell for cell in request.cells if cell.row.trained_as == trained_as and _path(cell).is_file()), None)
 
 
@@ -53,33 +53,33 @@ def _path(cell: Scored) -> Path:
 
 
 def correct_sample(outputs: dict[str, NDArray[Any]], points: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return features and labels of at most `points` correctly classified images, drawn evenly and always the same."""
+    """Return features and labels of at most `points` correctly classified images, a fixed random sample."""
     correct = np.flatnonzero(outputs["prediction"] == outputs["labels"])
     chosen = np.sort(np.random.default_rng(0).permutation(correct)[:points])
     return outputs["features"][chosen], outputs["labels"][chosen]
 
 
 def embed(features: NDArray[Any], iterations: int) -> NDArray[np.float64]:
-    """Return PCA to 30 dimensions, then t-SNE to two."""
+    """Reduce by PCA to 30 dimensions, then by t-SNE to two."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     reduced = PCA(min(COMPONENTS, *features.shape), random_state=0).fit_transform(features.astype(np.float64))
-    # t-SNE wants a perplexity below the number of points; only toy samples come near it.
+    # t-SNE needs a perplexity below the number of points; only toy samples are that small.
     perplexity = min(PERPLEXITY, max(1, (len(features) - 1) // 3))
     embedding = TSNE(perplexity=perplexity, learning_rate=LEARNING_RATE, max_iter=iterations, random_state=0)
     return np.asarray(embedding.fit_transform(reduced), dtype=np.float64)
 
 
 def draw_classes(panel: Axes, places: NDArray[np.float64], labels: NDArray[Any]) -> None:
-    """Draw each class in its own look."""
+    """Draw each class in its own colour and marker."""
     for index, label in enumerate(np.unique(labels)):
         style, chosen = look(index), labels == label
         panel.scatter(
             places[chosen, 0], places[chosen, 1], s=7, c=style.color, marker=style.marker, linewidths=0, alpha=0.8,
             label=str(label), rasterized=True,
         )  # fmt: skip
-        # The class is written on its most central image too, for readers without colours.
+        # The class is also written on its most central image, for readers who cannot see the colours.
         middle = np.median(places[chosen], axis=0)
         nearest = places[chosen][np.square(places[chosen] - middle).sum(axis=1).argmin()]
         outline = [withStroke(linewidth=2, foreground="white")]

@@ -1,4 +1,4 @@
-"""What a figure is to be drawn of, and which of a folder's cells serve it."""
+"""What a figure shows, and which cells of a folder it uses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from rrbench.names import parse_budget, split_list
 from rrbench.plugins.config import load_preset
 from rrbench.rows.row import ResultRow, goes_by
 
-PAPER_DATASETS = ("cifar10", "cifar100")  # the first is that of every figure
+PAPER_DATASETS = ("cifar10", "cifar100")  # every figure uses the first
 
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What the command line said; None where it was silent."""
+    """The options of the command line; None if not given."""
 
     dataset: str | None = None
     network: str | None = None
@@ -27,10 +27,10 @@ class FigureOptions:
     rejectors: str | None = None
     attack: str | None = None
     norm: str | None = None
-    points: int = 2000  # of each panel of Figure 7
+    points: int = 2000  # in each panel of Figure 7
 
     def admits(self, row: ResultRow) -> bool:
-        """Tell whether a row is among those asked for, whatever its attack."""
+        """Tell whether a row fits the options, apart from its attack."""
         pairs = (
             (self.dataset, row.dataset),
             (self.network, row.network),
@@ -44,11 +44,11 @@ class FigureOptions:
 
 @dataclass(frozen=True)
 class Need:
-    """A cell of a figure. Any rejector serves: blind attacks and the outputs are one for all of a checkpoint."""
+    """A cell of a figure. Any rejector serves: a checkpoint's outputs and blind attacks are the same for all."""
 
     framework: str
-    rejector: str  # the one to run where the cell is missing
-    attack: str  # clean, or one with the figure's budget
+    rejector: str  # the rejector to run if the cell is missing
+    attack: str  # clean, or an attack with the figure's budget
     trained_as: str
 
     @property
@@ -59,18 +59,18 @@ class Need:
 
 @dataclass(frozen=True)
 class PaperRequest:
-    """A figure of the paper: where its cells are looked for, and with which data set, network and budget."""
+    """A figure of the paper: where its cells are, and their data set, network and budget."""
 
     name: str
     folder: Path
-    cells: Sequence[Scored]  # clean, or of the budget; preferred ones first
+    cells: Sequence[Scored]  # clean ones and those with the budget; preferred ones first
     dataset: str
     network: str
     budget: str
     wish: FigureOptions
 
     def find(self, *needs: Need) -> list[Scored]:
-        """Return a cell for each need, or say in one line what is missing and which command makes it."""
+        """Return a cell for each need; if one is missing, the error says which, and the command that measures it."""
         found = [self._first(need) for need in needs]
         missing = [need for need, cell in zip(needs, found, strict=True) if cell is None]
         if missing:
@@ -95,7 +95,7 @@ class PaperRequest:
         attacks: Sequence[str],
         more: str = "",
     ) -> UseError:
-        """Say what is missing, and the command that makes it."""
+        """Say what is missing, and the command that measures it."""
         preset = self.wish.preset or ("paper" if self.dataset in PAPER_DATASETS else "quick")
         seed = f" --seed {self.wish.seed}" if self.wish.seed else ""
         command = (
@@ -113,7 +113,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: FigureOptions) -> PaperRequest:
-    """Fill in what the paper has, for a data set of its own what the preset `paper` says, and choose the cells."""
+    """Choose the cells; data set, network and budget come from the options, else from the preset `paper`."""
     if wish.rejectors or wish.attack or wish.norm:
         raise UseError(
             f"{name} has its own rejectors, attacks and budget: --rejectors, --attack and --norm do not go with it"
@@ -129,7 +129,7 @@ def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Figure
         row = cell.row
         has_budget = row.norm == norm and bool(row.eps) and Fraction(row.eps) == radius
         is_here = (row.dataset, row.network) == (dataset, network)
-        # What passes for a figure of the paper is measured as the paper measured, unless a preset is asked for.
+        # A figure of the paper uses cells measured as the paper measured, unless a preset is given.
         is_faithful = dataset not in PAPER_DATASETS or (row.preset in PRESETS and cell.record.cell["limit"] is None)
         return (
             is_here
@@ -143,7 +143,7 @@ def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Figure
 
 
 def paper_etas() -> list[float]:
-    """Return the weights of Figure 4."""
+    """Return the weights eta of Figure 4."""
     etas = load_preset("paper").settings("attack", "adaptive", PAPER_DATASETS[0])["eta"]
     assert isinstance(etas, list)
     return [float(eta) for eta in etas]

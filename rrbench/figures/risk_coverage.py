@@ -19,39 +19,39 @@ from rrbench.rows.row import ResultRow, order
 from rrbench.rows.tables import budget_text
 
 Floats = NDArray[np.float64]
-SHOWN_FROM = 0.05  # of coverage: below, a handful of inputs decides, and would set the scale
+SHOWN_FROM = 0.05  # coverage: below it a handful of inputs decides, and would set the scale
 GRID = np.linspace(SHOWN_FROM, 1, 96)  # the coverages at which the band is computed
 RESAMPLES = 500
 COLUMNS = 3
 
 
 class Curve(NamedTuple):
-    """One rejector under one attack; fractions."""
+    """One rejector under one attack, in fractions."""
 
     row: ResultRow
-    coverage: Floats  # at its operating points
+    coverage: Floats  # at the operating points
     risk: Floats
     low: Floats  # at GRID
     high: Floats
 
 
 def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Figure:
-    """Draw a panel for clean inputs and one for each budget, in each a curve for every rejector of every checkpoint.
+    """Draw a panel for clean inputs and one for each budget, with a curve for every rejector of every checkpoint.
 
-    `cells` are of one data set and network, as `read_scored(folder)` gives them. Under a budget a rejector is shown
-    under the attack that harms it most (the largest AURC), or under `attack` alone. Bands are 95 % bootstrap
+    `cells` are of one data set and network, as `read_scored(folder)` returns them. Under a budget a rejector is shown
+    under the attack that harms it most (the largest AURC), or only under `attack`. Bands are 95 % bootstrap
     intervals over examples.
     """
     groups = by_budget(cells, attack)
     used = [cell.row for group in groups.values() for cell in group]
     victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
     attacks = sorted({row.attack for row in used if row.eps})
-    is_one = len(attacks) < 2  # then titles name it, and all panels share a legend
+    is_one = len(attacks) < 2  # then titles name the attack, and all panels share one legend
     with styled():
         lines = -(-len(groups) // COLUMNS)
-        # Over as many lines evenly: four are two and two.
+        # Spread panels evenly over the lines: four become two and two.
         columns = -(-len(groups) // lines)
-        # Legends take their room from the panels.
+        # Legends take space from the panels.
         room = 0.08 * len(victims) / lines if is_one else 0.12 * len(victims)
         figure, axes = panels(lines, columns, width=2.6, height=2.3 + room)
         for unused in axes[len(groups) :]:
@@ -75,10 +75,10 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
 
 
 def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, list[Scored]]:
-    """Return {budget: a cell for each rejector of each checkpoint}, clean ("") first, then linf, small radii first.
+    """Return {budget: a cell for each rejector of each checkpoint}; clean ("") first, then linf, small radii first.
 
-    Attacks without a radius are left out, and a cell measured several times is taken once (`preference`). Who was
-    never attacked so is not shown on clean inputs either, unless nobody was.
+    Attacks without a radius are left out; a cell measured several times is taken once (`preference`). A rejector that
+    was never attacked in this way is not shown on clean inputs either, unless none was attacked.
     """
     one_place(cell.row for cell in cells)
     fitting = [
@@ -107,7 +107,7 @@ def budget_order(row: ResultRow) -> tuple[bool, bool, Fraction]:
 
 
 def curve_of(cell: Scored) -> Curve:
-    """Compute a cell's curve and its band from its scores."""
+    """Compute a cell's curve and band from its scores."""
     certainty, correct = cell.scores.certainty, cell.scores.correct
     low, high = risk_coverage_band(certainty, correct, GRID, RESAMPLES, derive(cell.row.seed, "bootstrap"))
     return Curve(cell.row, *risk_coverage(certainty, correct), low, high)

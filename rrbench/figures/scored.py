@@ -1,4 +1,4 @@
-"""The cells of a work folder with their files: all that a figure is drawn from."""
+"""The cells of a work folder with their files: all data for figures."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores, read_images, read_scores
 
-PRESETS = ("paper", "official")  # preferred, in this order, where one cell was measured under several presets
+PRESETS = ("paper", "official")  # preferred, in this order, if a cell was measured under several presets
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A measured cell; its files are read when they are first looked at."""
+    """A measured cell; its files are read at first use."""
 
     record: CellRecord
     store: Store
@@ -34,7 +34,7 @@ class Scored:
 
     @property
     def attack(self) -> tuple[str, dict[str, Any]]:
-        """The attack's name and every one of its settings."""
+        """The attack's name and all its settings."""
         name, settings = self.record.cell["attack"]
         return name, settings
 
@@ -45,7 +45,7 @@ class Scored:
 
     @cached_property
     def scores(self) -> Scores:
-        """What was said of each input."""
+        """The per-example results."""
         return read_scores(self.store.root, self.record.files)
 
     @property
@@ -55,7 +55,7 @@ class Scored:
 
 
 def read_scored(folder: Path) -> list[Scored]:
-    """Return the measured cells of a work folder in the order of rows.csv; failed ones have no scores."""
+    """Return the measured cells of a work folder in the order of rows.csv, without failed ones."""
     if folder.exists() and not (folder / "cells").is_dir():
         raise UseError(f"{folder} is no work folder of rrbench: it has no cells/")
     store = Store(folder)
@@ -64,13 +64,13 @@ def read_scored(folder: Path) -> list[Scored]:
 
 
 def preference(row: ResultRow) -> tuple[object, ...]:
-    """Sort key of rows of one cell: the paper's preset first, more inputs, the code of today, then the first seed."""
+    """Sort key of rows of one cell: the paper's preset first, then more inputs, current code, and the first seed."""
     preset = PRESETS.index(row.preset) if row.preset in PRESETS else len(PRESETS)
     return preset, row.preset, -(row.n or 0), not is_current(row), row.seed, row.precision
 
 
 def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
-    """Return the data set and the network that all rows share; curves of different ones do not compare."""
+    """Return the data set and network that all rows share; curves of different ones cannot be compared."""
     places = sorted({(row.dataset, row.network) for row in rows})
     if len(places) != 1:
         there = " or ".join(f"--dataset {dataset} --network {network}" for dataset, network in places)
@@ -79,12 +79,12 @@ def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
 
 
 def victim_label(row: ResultRow) -> str:
-    """Name a rejector and its checkpoint; an oracle must not pass for a defence."""
+    """Name a rejector and its checkpoint; an oracle is marked, as it is no defence."""
     return f"{row.rejector} ({row.trained_as})" + (", oracle" if "oracle" in row.note else "")
 
 
 def provenance_text(rows: Sequence[ResultRow], *, with_n: bool = True) -> str:
-    """Say in one line what a figure was drawn from; `with_n`: of how many test inputs."""
+    """Say in one line what a figure was drawn from; `with_n` adds the number of test inputs."""
     values: list[tuple[str, set[object]]] = [
         ("preset", {row.preset for row in rows}),
         ("n =", {row.n for row in rows if with_n}),

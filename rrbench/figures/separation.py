@@ -1,4 +1,4 @@
-"""Figures 1, 3 and 6: which attacked inputs pass the coupled filter, and how R-Con separates those (section 4)."""
+"""Figures 1, 3 and 6: which attacked inputs pass the coupled filter, and how R-Con separates them (section 4)."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, finish, legend_below, panels, styled
 from rrbench.rows.tables import budget_text
 
-LOG2_TAU = (0, -1, -2, -3)  # the paper names no list for Figures 3 and 6
+LOG2_TAU = (0, -1, -2, -3)  # the paper gives no list for Figures 3 and 6
 NEED = Need("pgd-at", "rr", "pgd10", "pgd-at+rr")
 
 
@@ -45,7 +45,7 @@ def figure6(request: PaperRequest) -> Figure:
         for index, log2_tau in enumerate(LOG2_TAU):
             points = coupled_at(cell, log2_tau)
             upper, lower = axes[index], axes[index + len(LOG2_TAU)]
-            # Apart: of ten thousand inputs the wrong ones would cover the right ones.
+            # In two panels: among ten thousand inputs, the wrong ones would cover the right ones.
             _scatter(upper, points.xi, points.confidence, points.correct, "right", RIGHT, "o")
             _scatter(lower, points.xi, points.confidence, ~points.correct, "wrong", WRONG, "X")
             upper.set_title(_title(points, log2_tau))
@@ -60,7 +60,7 @@ def figure6(request: PaperRequest) -> Figure:
 
 
 def coupled_at(cell: Scored, log2_tau: float) -> Coupled:
-    """Compute what is plotted of a cell."""
+    """Compute the plotted values of a cell."""
     scores = cell.scores
     if scores.head.shape[1] != 1:
         raise UseError(f"the scores of {cell.row.trained_as} {cell.row.rejector} hold no output of RR's head")
@@ -68,7 +68,7 @@ def coupled_at(cell: Scored, log2_tau: float) -> Coupled:
 
 
 def draw_filtered(panel: Axes, points: Coupled, log2_tau: float) -> None:
-    """Draw R-Con against confidence, those that pass apart from those that do not."""
+    """Draw R-Con against confidence; inputs that pass and inputs that do not look different."""
     rejected = ~points.passes
     _scatter(panel, points.confidence, points.rectified, rejected & points.correct, "right, filtered out", GREY, "o", 5)
     _scatter(
@@ -94,7 +94,7 @@ def _scatter(
     edge: str | None = None,
 ) -> None:
     shrink = min(1.0, (400 / len(x)) ** 0.5)  # ten thousand points of full size would be one blot
-    # As pixels even in a vector file: ten thousand points would make it megabytes.
+    # As pixels even in a vector file: ten thousand points would take megabytes.
     panel.scatter(
         x[chosen],
         y[chosen],

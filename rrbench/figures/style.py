@@ -1,4 +1,4 @@
-"""What all figures look like: readable in grey, by the colour-blind, and at the width of a page."""
+"""The look of all figures: readable in grey, for the colour-blind, and at the width of a page."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from rrbench.errors import UseError
 from rrbench.files.disk import write_bytes
 
 SUFFIXES = (".pdf", ".svg", ".png")
-# Okabe and Ito's colours, told apart with any colour vision; yellow, too pale on paper, is left out.
+# Okabe and Ito's colours, which people with any colour vision can tell apart; without yellow, too pale on paper.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#000000",
     "#E69F00",
@@ -27,8 +27,8 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#CC79A7",
 )
 GREY = "#A0A0A0"
-BROWN = "#7A4A1E"  # not theirs: a dark eighth
-RIGHT, WRONG = BLUE, ORANGE  # a dark and a light one: they differ in grey too
+BROWN = "#7A4A1E"  # not theirs: a dark eighth colour
+RIGHT, WRONG = BLUE, ORANGE  # one dark and one light: they differ in grey too
 CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK, BROWN)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
@@ -50,9 +50,9 @@ SETTINGS: dict[Any, Any] = {
     "lines.markersize": 4.0,
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
-    "text.parse_math": False,  # a name may hold any character
-    "svg.fonttype": "none",  # letters stay letters
-    "svg.hashsalt": "rrbench",  # the same figure is the same file
+    "text.parse_math": False,  # names may hold any character
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "rrbench",  # equal figures give equal files
     "pdf.fonttype": 42,
 }
 
@@ -66,7 +66,7 @@ class Look(NamedTuple):
 
 
 def look(index: int) -> Look:
-    """Return the look of a figure's curve number `index`; no two of the first 440 are alike."""
+    """Return the look of curve number `index`; no two of the first 440 are equal."""
     return Look(CYCLE[index % len(CYCLE)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)])
 
 
@@ -78,38 +78,38 @@ def styled() -> Iterator[None]:
 
 
 def panels(rows: int, columns: int, width: float = 2.6, height: float = 2.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its axes in reading order; sizes are of one panel in inches."""
+    """Return a figure and its axes in reading order; width and height are of one panel, in inches."""
     figure = Figure(figsize=(max(width * columns, 3.3), height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(np.ravel(axes))
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """Put one legend of all panels under them; a label that several panels share is listed once."""
+    """Put one legend for all panels below them; a label that several panels share is listed once."""
     entries = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     columns = max(1, min(columns, len(entries)))
     legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     for handle in legend.legend_handles:
-        if isinstance(handle, PathCollection):  # the points of a crowded panel are small and pale
+        if isinstance(handle, PathCollection):  # in a crowded panel the points are small and pale
             handle.set_sizes([20])
             handle.set_alpha(1)
 
 
 def finish(figure: Figure, text: str) -> None:
-    """Write above the panels what was drawn, and lay the figure out for good: a second layout would move things."""
+    """Write above the panels what was drawn, and fix the layout: a second layout would move things."""
     figure.suptitle(text, fontsize=7, color="#555555")
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that says no format we write."""
+    """Refuse a file name whose ending is not a known format."""
     if path.suffix.lower() not in SUFFIXES:
         raise UseError(f"cannot draw {path}: end the name in {', '.join(SUFFIXES)}")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's suffix; no date inside, so that equal figures are equal files."""
+    """Write a figure in the format of the path's suffix; without a date, so that equal figures are equal files."""
     check_suffix(path)
     kind = path.suffix.lower().removeprefix(".")
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}

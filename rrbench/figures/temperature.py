@@ -1,4 +1,4 @@
-"""Figure 5: what the temperature does to confidence and T-Con of a network without a head."""
+"""Figure 5: the effect of temperature on confidence and T-Con of a network without a head."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ NEED = Need("pgd-at", "confidence", "pgd10", "pgd-at")
 class Sweep(NamedTuple):
     """A score at every temperature."""
 
-    acc_tpr95: Floats  # percent; NaN where undefined
+    acc_tpr95: Floats  # percent; NaN if undefined
     mean_right: Floats
     mean_wrong: Floats
 
@@ -37,7 +37,7 @@ def figure5(request: PaperRequest) -> Figure:
         left.plot(LOG2_TAU, confidence.acc_tpr95, color=BLUE, marker="o", label="confidence")
         left.plot(LOG2_TAU, true_confidence.acc_tpr95, color=ORANGE, marker="s", linestyle="--", label="T-Con (oracle)")
         for values, color, marker, line, label in (
-            # The label is the prediction there: the two scores are one.
+            # For right inputs the label is the prediction, so both scores are equal.
             (confidence.mean_right, BLUE, "o", "-", "confidence = T-Con of right inputs"),
             (confidence.mean_wrong, RED, "v", ":", "confidence of wrong inputs"),
             (true_confidence.mean_wrong, GREEN, "D", "-.", "T-Con of wrong inputs"),
@@ -57,7 +57,7 @@ def figure5(request: PaperRequest) -> Figure:
 def sweep(labels: NDArray[Any], logits: NDArray[Any], classes: NDArray[Any], rule: TprRule) -> Sweep:
     """Score each input by the probability of one class, at every temperature.
 
-    Acceptance goes by log-odds: at small tau the probabilities themselves would tie at 1, where the order has none.
+    Acceptance uses log-odds: at small tau probabilities would tie at 1, although their order has no ties.
     """
     correct = np.asarray(logits.argmax(axis=1) == labels)
     points = []
