@@ -1,4 +1,4 @@
-"""Attacked images beside the clean ones: what was said of each, how sure, and whether it would have been answered."""
+"""Attacked images beside the clean ones: the answer to each, its certainty, and whether it would be accepted."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ from rrbench.report.results import Results
 from rrbench.report.standings import Standing
 from rrbench.rows.sight import attack_text
 
-SHOWN = 16  # the first inputs of the test split, which every cell keeps: nobody chose them
+SHOWN = 16  # the first inputs of the test split, which every cell stores: nobody selected them
 
 
 class Answer(NamedTuple):
-    """What a victim says of one image."""
+    """A victim's answer to one image."""
 
     image: NDArray[Any]  # (C, H, W)
     input: int
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Say whether it is right, and what the deployed threshold makes of it."""
+        """Say whether the answer is right, and whether the deployed threshold accepts it."""
         is_right = "right" if self.prediction == self.label else "wrong"
         if self.is_accepted is None:
             return is_right
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 def answers(cell: Scored) -> list[Answer]:
-    """Return the images that a cell keeps, with what was said of them."""
+    """Return the images that a cell stores, with the answers to them."""
     scores = cell.scores
     images = cell.images[: min(SHOWN, len(scores.ids))]
     accepted = accepted_by(scores.clean, scores.certainty)
@@ -57,15 +57,15 @@ def answers(cell: Scored) -> list[Answer]:
 
 
 def show_gallery(results: Results, standings: Iterable[Standing]) -> Safe:
-    """Show each rejector under the attack that harms it most, the first of them unfolded."""
+    """Show each rejector under the attack that harms it most; the first is unfolded."""
     parts: list[Safe] = []
     for standing in standings:
-        # Of an ensemble too the images are stored; the first seed stands for all.
+        # An ensemble's images are stored too; the first seed represents all.
         attacked, clean = standing.strongest.first, standing.clean
         why = "no clean cell was measured beside it" if clean is None else "its images are not those of the clean cell"
         try:
             pairs = _pairs(results, standing)
-        except UseError as error:  # a score file is gone or damaged; the rows still stand
+        except UseError as error:  # a score file is gone or damaged; the rows are still valid
             pairs, why = [], str(error)
         threshold = (
             "" if attacked.deploy_threshold is None else f"; answered from certainty {attacked.deploy_threshold:.3g} on"
@@ -85,7 +85,7 @@ def show_gallery(results: Results, standings: Iterable[Standing]) -> Safe:
 
 
 def _pairs(results: Results, standing: Standing) -> list[tuple[Answer, Answer]]:
-    """Return (clean, attacked) for the inputs that both cells keep."""
+    """Return (clean, attacked) for the inputs that both cells store."""
     row = standing.strongest.first
     clean = [each for each in standing.clean.rows if each.seed == row.seed] if standing.clean else []
     if not clean:

@@ -1,4 +1,4 @@
-"""HTML in small pieces: whatever is not marked as safe is escaped."""
+"""HTML in small pieces: text that is not marked as safe is escaped."""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +12,7 @@ class Safe(str):
 
 
 class Field(NamedTuple):
-    """One field of a table; `sort` is what the column is sorted by where that is not the text."""
+    """One field of a table; `sort` is the value to sort by if the text is not."""
 
     content: str
     sort: float | None = None
@@ -20,12 +20,12 @@ class Field(NamedTuple):
 
 
 def safe(content: str) -> Safe:
-    """Escape text, once."""
+    """Escape text unless it is HTML already."""
     return content if isinstance(content, Safe) else Safe(escape(content, quote=True))
 
 
 def element(name: str, *contents: str, **attributes: str) -> Safe:
-    """Write an element; attribute names use `_` for `-`, and a trailing one is dropped (`class_`)."""
+    """Write an element; in attribute names `_` means `-`, and a trailing `_` is dropped (`class_`)."""
     words = "".join(f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"' for key, value in attributes.items())
     return Safe(f"<{name}{words}>{''.join(map(safe, contents))}</{name}>")
 
@@ -36,7 +36,7 @@ def joined(parts: Sequence[str], between: str = "") -> Safe:
 
 
 def number(value: float | None, digits: int = 2) -> Field:
-    """Print a number; one that is undefined is a dash and sorts last."""
+    """Print a number; an undefined one is a dash and sorts last."""
     return Field("-" if value is None else f"{value:.{digits}f}", value, is_number=True)
 
 
@@ -49,9 +49,9 @@ def with_interval(value: float | None, interval: tuple[float, float] | None, dig
 
 
 def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[Field | str]]) -> Safe:
-    """Write a table whose first column names its lines; the page's script makes every column sort.
+    """Write a table whose first column names its lines; the page's script makes every column sortable.
 
-    It is not `rrbench.rows.tables.render`: sorting needs each field's value beside its text.
+    `rrbench.rows.tables.render` is not used: sorting needs each field's value beside its text.
     """
     entries = [[field if isinstance(field, Field) else Field(field) for field in line] for line in lines]
     is_number = [bool(entries) and all(line[index].is_number for line in entries) for index in range(len(header))]
@@ -68,7 +68,7 @@ def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[Field | 
         element("thead", element("tr", *head)),
         element("tbody", *body),
     ]
-    # A keyboard reaches a region that scrolls only if it can be focused.
+    # A keyboard can reach a scrolling region only if it can be focused.
     return element("div", element("table", *parts), class_="scroll", role="region", aria_label=caption, tabindex="0")
 
 

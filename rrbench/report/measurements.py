@@ -1,4 +1,4 @@
-"""The report's tables: each rejector at its weakest, every row, distances, failures, doubts."""
+"""The report's tables: each rejector at its weakest, all rows, distances, failures, doubts."""
 
 import math
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
 
 
 def _strip(standing: Standing, floor: float) -> Safe:
-    """Draw a value and its interval; the numbers stand beside it."""
+    """Draw a value and its interval; the numbers are printed beside it."""
     low, value, high = (
         4 + (WIDTH - 8) * (each - floor) / (100 - floor)
         for each in (standing.interval[0], standing.value, standing.interval[1])
@@ -78,7 +78,7 @@ def _strip(standing: Standing, floor: float) -> Safe:
 
 
 def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
-    """Show every row of one setting; several seeds are lines of their own."""
+    """Show every row of one setting; each seed has its own line."""
     has_seeds = len({row.seed for row in rows}) > 1
     header = ["rejector", "trained as", "attack", "budget", *(["seed"] if has_seeds else []), *COLUMNS, "note"]
     lines: list[list[Field | str]] = [
@@ -97,7 +97,7 @@ def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
 
 
 def meanings() -> Safe:
-    """Say what the columns are."""
+    """Explain the columns."""
     return element(
         "dl",
         *[
@@ -133,7 +133,7 @@ def failures_table(rows: Sequence[ResultRow]) -> Safe:
 
 
 def notes_list(rows: Sequence[ResultRow]) -> Safe:
-    """Gather the rows' notes: each once, with the cells that carry it."""
+    """List each note once, with the cells that have it."""
     found: dict[str, list[str]] = {}
     for row in rows:
         for note in filter(None, row.note.split("; ")):

@@ -1,4 +1,4 @@
-"""Where the numbers come from, and how to get them again."""
+"""Where the numbers come from, and how to reproduce them."""
 
 import shlex
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def show_manifest(results: Results) -> Safe:
 
 
 def show_commands(results: Results) -> Safe:
-    """Give the commands that made the numbers, and the ones that check them."""
+    """Give the commands that made the numbers, and the commands that check them."""
     folder = shlex.quote(results.source.as_posix())
     parts = []
     commands = list(dict.fromkeys(str(run.get("command", "")) for run in results.runs))
@@ -64,7 +64,7 @@ def _packages(run: dict[str, object]) -> str:
 
 
 def _origins(rows: Sequence[ResultRow]) -> Safe:
-    """List the checkpoints with what each was measured on."""
+    """List the checkpoints and the data that each was measured on."""
     groups: dict[tuple[str, ...], list[ResultRow]] = {}
     for row in rows:
         key = (row.trained_as or row.network, row.dataset, str(row.seed), row.checkpoint_sha256, row.data_sha256)

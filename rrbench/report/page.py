@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs no network, no server and, but for sorting, no JavaScript."""
+"""The page: one HTML file that needs no network, no server and, except for sorting, no JavaScript."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ from rrbench.rows.paired import ScoreFiles, scored_rows
 from rrbench.rows.row import ResultRow
 
 QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
-LISTED = 6  # rejectors that the summary speaks of one by one; more are folded away
+LISTED = 6  # the summary lists so many rejectors; more are folded away
 NO_ATTACK = "No attack with a budget was measured: nothing is said here of robustness."
 BLIND = (
     "No attack here looked at the rejector. Attacks that do (adaptive, selective-pgd, worst-case) usually do more "
@@ -34,7 +34,7 @@ BLIND = (
 
 
 class Section(NamedTuple):
-    """A part of the page that the navigation leads to."""
+    """A part of the page with a link in the navigation."""
 
     anchor: str
     heading: str
@@ -49,7 +49,7 @@ def build_page(results: Results) -> str:
     anchors = {setting: f"plot{index}" for index, setting in enumerate(settings)}
 
     def each(show: Callable[[Setting], Safe]) -> Safe:
-        """Show every setting in turn, under its own heading where there are several."""
+        """Show every setting in turn, under its own heading if there are several."""
         parts = [joined([element("h3", str(one)), show(one)]) if len(settings) > 1 else show(one) for one in settings]
         return joined(parts) if parts else element("p", "Nothing was measured.")
 
@@ -69,7 +69,7 @@ def build_page(results: Results) -> str:
 def _document(results: Results, sections: Sequence[Section]) -> str:
     style, script = (_packaged(name) for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # The browser itself holds the page to its promise: nothing is fetched, and no other script runs.
+    # The browser enforces it: nothing is fetched, and no other script runs.
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     links = [element("a", section.heading, href=f"#{section.anchor}") for section in sections]
     header = element(

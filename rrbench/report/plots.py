@@ -16,7 +16,7 @@ from rrbench.rows.row import ResultRow
 
 
 def show_plots(results: Results, rows: Sequence[ResultRow], prefix: str) -> Safe:
-    """Draw what the rows of one setting allow; `prefix` keeps the ids of several settings apart."""
+    """Draw the plots that the rows of one setting allow; `prefix` keeps the ids of several settings apart."""
     parts: list[Safe] = []
     cells = [results.cells[row] for row in rows if row in results.cells]
     if cells:
@@ -36,7 +36,7 @@ def show_plots(results: Results, rows: Sequence[ResultRow], prefix: str) -> Safe
 def _plot(draw: Callable[[], Figure], text: str, prefix: str) -> Safe:
     try:
         picture = inline_svg(draw(), prefix, text.partition(":")[0])
-    except UseError as error:  # the rows do not allow this one
+    except UseError as error:  # the rows do not allow this plot
         return element("p", f"{text.partition(':')[0]}: not drawn; {error}.")
     scroll = element(
         "div", picture, class_="scroll plot", role="region", aria_label=text.partition(":")[0], tabindex="0"
@@ -45,7 +45,7 @@ def _plot(draw: Callable[[], Figure], text: str, prefix: str) -> Safe:
 
 
 def inline_svg(figure: Figure, prefix: str, label: str) -> Safe:
-    """Return a figure as an element of a page: ids of its own, no header, no style that would reach outside it."""
+    """Return a figure as an element of a page: with its own ids, no header, no style that affects the page."""
     buffer = io.BytesIO()
     with styled():
         figure.savefig(buffer, format="svg", metadata={"Date": None})

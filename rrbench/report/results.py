@@ -1,4 +1,4 @@
-"""What a report is made from: rows, the cells behind them where there is a work folder, and its manifest."""
+"""The input of a report: rows and, from a work folder, their cells and the manifest."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from rrbench.rows.weak_attacks import with_doubts
 
 
 class Setting(NamedTuple):
-    """What rows must share for their numbers to be set side by side; seeds are averaged over."""
+    """What rows must share so that their numbers can be compared; seeds are averaged."""
 
     dataset: str
     network: str
@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """The rows of a CSV or of a work folder; `cells` finds a row's score file, and is empty for a CSV."""
+    """The rows of a CSV or of a work folder; `cells` maps a row to its scores, and is empty for a CSV."""
 
     source: Path
     rows: Sequence[ResultRow]
@@ -44,7 +44,7 @@ class Results:
 
     @property
     def failed(self) -> list[ResultRow]:
-        """The rows that say why they have none."""
+        """The rows of failed cells; they say why."""
         return [row for row in self.rows if row.status != "ok"]
 
     def settings(self) -> dict[Setting, list[ResultRow]]:
@@ -61,13 +61,13 @@ def setting_of(row: ResultRow) -> Setting:
 
 
 def read_results(source: Path) -> Results:
-    """Read a work folder, a folder that holds rows.csv alone, or a results CSV."""
+    """Read a work folder, a folder with only rows.csv, or a results CSV."""
     if not (source / "cells").is_dir():
         results = Results(source, sorted(noted(with_doubts(read_rows(source), is_whole=False)), key=order))
     else:
         store = Store(source)
         records = [record for record, _ in store.cells()]
-        # Not rows.csv: a run that was killed may have finished cells since it was last rebuilt.
+        # Not rows.csv: a killed run may have finished cells after rows.csv was last written.
         rows = noted(with_doubts(record.row for record in records))
         cells = {row: Scored(record, store) for row, record in zip(rows, records, strict=True) if row.status == "ok"}
         results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))

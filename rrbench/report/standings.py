@@ -1,4 +1,4 @@
-"""Each rejector at its weakest: for every budget the attack that harms it most. Values only; words.py says them."""
+"""Each rejector at its weakest: for every budget the attack that harms it most. `summary` puts it into words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from rrbench.rows.repeats import gather, names, victim_marks
 from rrbench.rows.row import COLUMNS, ResultRow, stated
 from rrbench.rows.tables import budget_text
 
-METRICS = ("deploy_joint", "deploy_robust", "acc_tpr95")  # what "weak" is measured by: the first that the rows have
+METRICS = ("deploy_joint", "deploy_robust", "acc_tpr95")  # weakness is measured by the first that the rows have
 ORACLE = "oracle: knows the labels"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The rows of one victim under one attack and budget, one a seed."""
+    """The rows of one victim under one attack and budget, one for each seed."""
 
     rows: tuple[ResultRow, ...]
 
     @property
     def first(self) -> ResultRow:
-        """The row whose names stand for all."""
+        """The row whose names are used for all."""
         return self.rows[0]
 
     @property
     def notes(self) -> list[str]:
-        """What the rows say makes them doubtful or special, each once."""
+        """The rows' notes, which say what is doubtful or special, each once."""
         return list(dict.fromkeys(part for row in self.rows for part in row.note.split("; ") if part))
 
     def values(self, column: str) -> list[float]:
@@ -48,7 +48,7 @@ class Measured:
         totals, value = self.values("deploy_n" if column.startswith("deploy_") else "n"), self.mean(column)
         if value is None or not totals or not (column == "acc_all" or column.startswith("deploy_")):
             return None
-        # The seeds share their inputs: more of them do not make the examples more.
+        # Seeds share their inputs: more seeds do not mean more examples.
         low, high = share_interval(value / 100 * min(totals), int(min(totals)))
         return 100 * low, 100 * high
 
@@ -59,10 +59,10 @@ class Standing:
 
     metric: str  # of METRICS
     strongest: Measured
-    single: Measured  # the strongest that is no ensemble of others
+    single: Measured  # the strongest attack that is no ensemble
     clean: Measured | None
-    attacks: int  # how many were tried
-    mark: str = ""  # what tells its victim from another of the same names
+    attacks: int  # how many attacks were tried
+    mark: str = ""  # tells its victim from another with the same names
 
     @property
     def rejector(self) -> str:
@@ -76,7 +76,7 @@ class Standing:
 
     @property
     def budget(self) -> str:
-        """The budget as it is typed."""
+        """The budget as the command line takes it."""
         return budget_text(self.strongest.first)
 
     @property
@@ -88,17 +88,17 @@ class Standing:
 
     @property
     def interval(self) -> Interval:
-        """The value's interval over examples; the whole range where it has none."""
+        """The value's interval over examples; the whole range if it has none."""
         return self.strongest.interval(self.metric) or (0.0, 100.0)
 
     @property
     def is_oracle(self) -> bool:
-        """Whether the rejector knows the labels, and so is no defence."""
+        """Whether the rejector knows the labels, and so is not a defence."""
         return ORACLE in self.strongest.notes
 
 
 def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
-    """Return every victim at every budget, best first; `rows` are of one setting."""
+    """Return every victim at every budget, the best first; `rows` are of one setting."""
     metric = next((name for name in METRICS if any(getattr(row, name) is not None for row in rows if row.eps)), None)
     if metric is None:
         return []
@@ -133,7 +133,7 @@ def budget_order(standing: Standing) -> tuple[bool, Fraction]:
 
 
 def main_budget(standings: Sequence[Standing]) -> str:
-    """Return the budget at which most rejectors, then most attacks, were tried; of equals the largest, linf first."""
+    """Return the budget with most rejectors, then most attacks; of equals linf first, then the largest."""
     groups: dict[str, list[Standing]] = {}
     for standing in standings:
         groups.setdefault(standing.budget, []).append(standing)

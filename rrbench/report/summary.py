@@ -1,4 +1,4 @@
-"""The summary in sentences: what was found, between which bounds, and what the bounds do not cover."""
+"""The summary in sentences: what was found, its bounds, and what the bounds do not cover."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import attack_text, is_blind
 from rrbench.rows.weak_attacks import MARK
 
-Lead = tuple[float, float, float]  # points, and their interval
-NAMED = 3  # rivals in a sentence
-LITTLE = 80.0  # percent of clean inputs: who answers fewer has bought robustness with refusals
+Lead = tuple[float, float, float]  # points, with the interval
+NAMED = 3  # rivals that a sentence names
+LITTLE = 80.0  # percent of clean inputs: a rejector that answers fewer has bought robustness with refusals
 COVERS = (
     "Intervals are 95 % and cover the choice of test inputs, not of trainings: another training with another seed may "
     "differ by more than they show. An attack gives an upper bound: a stronger one can only lower these numbers."
@@ -19,7 +19,7 @@ COVERS = (
 
 
 def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], ScoreFiles]) -> list[Safe]:
-    """Say who holds best and worst at one budget, and whether the inputs tell them apart; `scores` allow pairing."""
+    """Say which rejectors are best and worst at one budget, and whether the inputs separate them by paired `scores`."""
     ranked = sorted((each for each in standings if not each.is_oracle), key=lambda each: -each.value)
     if not ranked:
         return [Safe("Only an oracle, which knows the labels, was attacked: nothing is said here of a defence.")]
@@ -56,7 +56,7 @@ def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], S
 
 
 def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], ScoreFiles]) -> Lead | None:
-    """Return by how much one is ahead with its paired interval; None where the inputs cannot be paired."""
+    """Return the best rejector's lead with its paired interval; None if the inputs cannot be paired."""
     if len(best.strongest.rows) > 1 or len(other.strongest.rows) > 1:
         return None
     difference = paired_difference(best.strongest.first, other.strongest.first, best.metric, dict(scores))
@@ -66,12 +66,12 @@ def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], S
 
 
 def _is_near(best: Standing, other: Standing, lead: Lead | None) -> bool:
-    """Tell whether another draw of inputs might turn two round: by their paired difference, else by overlap."""
+    """Tell whether another sample of inputs might swap the two: by their paired difference, else by overlap."""
     return lead[1] <= 0 if lead is not None else other.interval[1] >= best.interval[0]
 
 
 def details(standing: Standing) -> Safe:
-    """Say of one rejector, in a line, under what it is weakest, what it costs and what makes its number doubtful."""
+    """Describe one rejector in a line: its strongest attack, its cost, and what makes its number doubtful."""
     attacked = standing.strongest
     tried = "the only attack" if standing.attacks == 1 else f"the strongest of {standing.attacks} attacks"
     parts: list[str] = [name(standing), ": ", measured(standing), " under "]
@@ -108,18 +108,18 @@ def details(standing: Standing) -> Safe:
 
 
 def are_blind(rows: Sequence[ResultRow]) -> bool:
-    """Tell whether no attack with a budget looked at the rejector; one that is not installed here may have."""
+    """Tell whether all attacks with a budget are known to be blind; one that is not installed may not be."""
     return all(is_blind(row) for row in rows if row.eps)
 
 
 def name(standing: Standing) -> Safe:
-    """Name a rejector, and its checkpoint where the name does not say it."""
+    """Name a rejector, and its checkpoint if there is one."""
     rejector = element("b", standing.rejector)
     return joined([rejector, f" ({standing.trained_as})"]) if standing.trained_as else rejector
 
 
 def meaning(standing: Standing) -> str:
-    """Say what the percentage is of."""
+    """Say what the percentage counts."""
     first = standing.strongest.first
     if standing.metric == "deploy_joint":
         return f"of {first.deploy_n} inputs are answered right when clean, and not answered wrong when attacked"
