@@ -2,7 +2,7 @@
 
 @pytest.mark.parametrize("check", rejector_checks(MyIdea()), ids=str)
 def test_it_keeps_the_contract(check: Check) -> None:
-check()
+    check()
 """
 
 from rrbench.testing.attacks import attack_checks as attack_checks

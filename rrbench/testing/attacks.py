@@ -22,11 +22,11 @@ from rrbench.testing.problem import CALIBRATION, INFO, Headed, build_network, pa
 
 SIZE = 10  # images
 RADII: dict[str, Fraction] = {"linf": Fraction(1, 20), "l2": Fraction(2, 5)}
-APART = 1e-5  # how far rounding may carry a pixel when a batch is cut otherwise
+APART = 1e-5  # how far rounding may move a pixel if batches are cut differently
 
 
 def attack_checks(attack: Attack) -> list[Check]:
-    """Return the contract as checks of an attack; give it settings that make it quick."""
+    """Return the contract as checks of an attack; choose settings that make it quick."""
     norms = [norm for norm in get_args(Norm) if norm in (attack.norms or ("linf",))]
     checks = [Check("its class says what it is", lambda: _says_what_it_is(attack))]
     for norm in norms:
@@ -55,10 +55,10 @@ def _says_what_it_is(attack: Attack) -> None:
 
 
 class _Nan(nn.Module):
-    """Says NaN of every image."""
+    """Answers NaN to every image."""
 
     def forward(self, images: Tensor) -> Outputs:
-        """Return no number at all."""
+        """Return only NaN."""
         flat = images.flatten(1)
         return Outputs(flat, math.nan * flat[:, : INFO.classes], math.nan * flat[:, :1])
 
@@ -72,7 +72,7 @@ class Case:
 
     @property
     def budget(self) -> Budget:
-        """What the harness would give this attack."""
+        """The budget that the harness would give this attack."""
         if self.attack.needs_budget:
             return Budget(self.norm, RADII[self.norm])
         return Budget(self.norm, None if self.attack.norms else Fraction(0))
@@ -84,7 +84,7 @@ class Case:
 
     @cached_property
     def network(self) -> nn.Module:
-        """The network; some of its weights ask for gradients and some do not: an attack must not mix them up."""
+        """The network; only some of its weights need gradients, and an attack must not change that."""
         network = build_network(Headed())
         for parameter in list(network.parameters())[::2]:
             parameter.requires_grad_(False)
@@ -92,15 +92,15 @@ class Case:
 
     @cached_property
     def usual(self) -> tuple[Moved, float]:
-        """The answer that several checks look at, and the gradients that each of its images took."""
+        """The answer that several checks use, and the number of gradients for each image."""
         counted = Instrumented(self.network, "fp32")
         return self.run(self.batch, network=counted), counted.gradients / self.batch.size
 
     def run(self, batch: Batch, budget: Budget | None = None, network: nn.Module | None = None) -> Moved:
-        """Attack as the harness does: a blind attack does not get to see the rejector."""
+        """Attack as the harness does: a blind attack does not see the rejector."""
         victim = Victim(network or self.network, Headed(), CALIBRATION).seen_by(self.attack)
         budget = budget or self.budget
-        # A copy, as in a run: what an attack writes into its batch must not reach the other checks.
+        # A copy, as in a run: if an attack writes into its batch, other checks must not notice.
         lent = batch.copied()
         moved = checked(self.attack, self.attack(victim, lent, budget, HashedDraws(7)), batch, budget)
         is_same = all(torch.equal(after, before) for after, before in zip(lent, batch, strict=True))
@@ -118,13 +118,13 @@ class Case:
         expect((moved.reached is not None) == is_needed, "attacks without a radius answer `reached`, and no others do")
 
     def is_repeatable(self) -> None:
-        """Repeat the attack in another random state and look at everything that it was lent."""
+        """Repeat the attack in another random state, and check everything that it was lent."""
         first, network = self.usual[0].images, self.network
         weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         modes = [module.training for module in network.modules()]
         wanted = [parameter.requires_grad for parameter in network.parameters()]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(123)  # which must not matter
+            torch.manual_seed(123)  # must not matter
             state = torch.get_rng_state()
             again = self.run(self.batch).images
             expect(torch.equal(torch.get_rng_state(), state), "it takes random numbers from torch: use draws alone")
@@ -140,7 +140,7 @@ class Case:
         expect(clean, "it leaves gradients on the network's weights: use torch.autograd.grad(value, images)")
 
     def is_alone(self) -> None:
-        """Attack the first image by itself; not bit for bit: rounding depends on the shape of a batch."""
+        """Attack the first image by itself; compare within rounding, which depends on the batch's shape."""
         whole = self.usual[0].images
         pieces = (slice(0, 1), slice(1, SIZE))
         split = torch.cat([self.run(self.batch.at(piece)).images for piece in pieces])
@@ -148,13 +148,13 @@ class Case:
         expect(apart <= APART, f"an image depends on the rest of its batch: {apart:.3g} apart when it is cut otherwise")
 
     def stands_still(self) -> None:
-        """Attack with no room at all."""
+        """Attack with a radius of zero."""
         moved = self.run(self.batch, Budget(self.norm, Fraction(0)))
         for images in (moved.images, moved.boldest):
             expect(images is None or torch.equal(images, self.batch.images), "it moves images by a radius of 0")
 
     def costs_what_it_says(self) -> None:
-        """Compare the gradients asked for with those announced."""
+        """Compare the number of gradients used with the number announced."""
         asked, announced, cost = self.usual[1], self.attack.gradients_per_image(INFO.classes), self.attack.cost
         line = f"it asks for {asked:g} gradients an image and gradients_per_image says {announced}"
         if "at most" in cost:
@@ -163,7 +163,7 @@ class Case:
             expect(asked == announced, line)
 
     def is_bold(self) -> None:
-        """Compare the certainty of the boldest image with that of the answer, where both are wrong."""
+        """Compare the certainty of the boldest image with that of the answer, if both are wrong."""
         moved, _ = self.usual
         if moved.boldest is None:
             return
@@ -177,7 +177,7 @@ class Case:
         expect((gap <= 1e-6).all(), "an answer is wrong and surer than its boldest image")
 
     def fails_on_nan(self) -> None:
-        """Attack a network that says NaN."""
+        """Attack a network that answers NaN."""
         subject = Subject(_Nan(), lambda split: self.batch, torch.device("cpu"), "fp32")
         victim = Victim(subject.network, Headed(), CALIBRATION)
         try:

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 
 class BrokenContractError(AssertionError):
-    """What a plugin does is not what the contract says."""
+    """A plugin breaks the contract."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A sentence that must be true of a plugin; calling it raises where it is not."""
+    """A sentence that must be true of a plugin; calling it raises an error if it is not."""
 
     sentence: str
     run: Callable[[], None]
 
     def __call__(self) -> None:
-        """Look whether it is true."""
+        """Check the sentence."""
         self.run()
 
     def __str__(self) -> str:
@@ -24,6 +24,6 @@ class Check:
 
 
 def expect(is_true: object, otherwise: str) -> None:
-    """Raise with a line that says what is wrong."""
+    """Raise an error with the line `otherwise` unless true."""
     if not is_true:
         raise BrokenContractError(otherwise)

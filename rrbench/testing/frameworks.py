@@ -15,7 +15,7 @@ SHARE = 10.0
 
 
 def framework_checks(framework: Framework, rejector: Rejector | None = None) -> list[Check]:
-    """Return the contract as checks of a framework; `rejector`: where it trains one of its own, that one."""
+    """Return the contract as checks of a framework; `rejector` is its own one, if it trains one."""
     partner = rejector or Plain()
     return [
         Check("its class says what it is", lambda: _says_what_it_is(framework)),

@@ -1,4 +1,4 @@
-"""The checks of what is installed, by the name that the command line knows."""
+"""The checks of installed plugins, by their names on the command line."""
 
 from collections.abc import Iterator
 
@@ -15,13 +15,13 @@ from rrbench.testing.frameworks import framework_checks
 from rrbench.testing.rejectors import rejector_checks
 from rrbench.testing.sources import dataset_checks, network_checks
 
-# Settings that make an attack or a training small, wherever it has them and the text says nothing.
+# Settings that make an attack or a training small, if it has them and the text does not give them.
 SMALL = {"steps": 2, "restarts": 2, "searches": 2, "queries": 10}
-DATASET = "digits"  # whose settings in the preset are those of small data
+DATASET = "digits"  # the preset's settings for small data are used
 
 
 def installed_checks(text: str) -> Iterator[tuple[str, list[Check]]]:
-    """Return (what, its checks) for every kind of plugin that has this name."""
+    """Return (name, its checks) for every kind of plugin that has this name."""
     config = load_preset("quick")
     name = parse(text).name
     kinds = [kind for kind in BASES if _knows(kind, name)]
@@ -34,7 +34,7 @@ def installed_checks(text: str) -> Iterator[tuple[str, list[Check]]]:
 
 
 def _small(kind: str, text: str) -> str:
-    """Make an attack or a training small, as far as its text leaves that open."""
+    """Make an attack or a training small, unless its text gives the settings."""
     classes = table(kind).classes
     call = long_form(kind, parse(text), classes)
     if kind not in ("attack", "framework") or call.name not in classes:
@@ -47,7 +47,7 @@ def _small(kind: str, text: str) -> str:
 
 
 def _knows(kind: str, name: str) -> bool:
-    """Tell whether a kind has a plugin of this name, spelt out or short as `pgd10` is."""
+    """Tell whether a kind has a plugin of this name, in full or short like `pgd10`."""
     known = table(kind)
     return name in known or long_form(kind, parse(name), known.classes).name in known.classes
 
@@ -57,7 +57,7 @@ def _checks(kind: str, choice: Choice, config: Config) -> list[Check]:
         return rejector_checks(build(Rejector, choice))
     if kind == "attack":
         attack = build(Attack, choice)
-        # What takes images of other attacks has nothing to answer alone.
+        # An attack that uses other attacks' images cannot answer alone.
         return attack_checks(attack)[:1] if isinstance(attack, Ensemble | MovedElsewhere) else attack_checks(attack)
     if kind == "framework":
         framework = build(Framework, choice)

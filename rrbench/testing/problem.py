@@ -1,4 +1,4 @@
-"""A tiny image problem and networks that solve it: what the checks ask plugins about."""
+"""A tiny image problem and networks that solve it, for the checks of plugins."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,7 @@ CALIBRATION = Calibration(threshold=0.3, median=0.4, scale=0.1)
 
 @dataclass
 class Plain(Rejector):
-    """Confidence: neither a head, nor a loss, nor a fit."""
+    """Confidence: without head, loss or fit."""
 
     is_probability = True
     scores = "largest softmax probability"
@@ -32,7 +32,7 @@ class Plain(Rejector):
 
 @dataclass
 class Headed(Plain):
-    """Confidence times a head's sigmoid: every part of the outputs that an attack may look at."""
+    """Confidence times a head's sigmoid: an attack on it can use logits and head."""
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build one output."""
@@ -45,14 +45,14 @@ class Headed(Plain):
 
 @cache
 def patterns() -> Batch:
-    """Return a hundred images: four patterns, one a class, under noise that leaves some of them hard."""
+    """Return a hundred images: four patterns, one for each class, with noise that makes some of them hard."""
     ids = torch.arange(100)
     labels = ids % INFO.classes
     return Batch(_drawn(labels, ids, 0.25), labels, ids + 1000)
 
 
 def clear(batch: Batch) -> Batch:
-    """Return the patterns almost without noise: they are easy."""
+    """Return the patterns with almost no noise, so that they are easy."""
     return batch._replace(images=_drawn(batch.labels, batch.ids, 0.05))
 
 
@@ -62,19 +62,19 @@ def _drawn(labels: Tensor, ids: Tensor, noise: float) -> Tensor:
 
 
 def empty(batch: Batch) -> Batch:
-    """Return images that show nothing, under the same labels: most are answered wrong."""
+    """Return images without a pattern but with the same labels: most are answered wrong."""
     return batch._replace(images=(0.5 + 0.5 * HashedDraws(14).normal(batch.ids, INFO.shape, 0)).clamp(0, 1))
 
 
 @cache
 def _weights() -> dict[str, Tensor]:
-    """Train the network that all of these are."""
+    """Train the weights that all networks here share."""
     batch = patterns()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         trained = NETWORK.build(INFO, Plain())
     for _ in range(25):
-        # Not torch.optim, whose import alone takes longer than all this.
+        # Without torch.optim: its import takes longer than this training.
         parameters = list(trained.parameters())
         with torch.enable_grad():
             loss = F.cross_entropy(trained(batch.images).logits, batch.labels)
@@ -86,7 +86,7 @@ def _weights() -> dict[str, Tensor]:
 
 
 def build_network(rejector: Rejector) -> nn.Module:
-    """Build a network in eval mode that classifies the patterns: always the same but for the rejector's head."""
+    """Build a network in eval mode that classifies the patterns; only the rejector's head varies."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         network = NETWORK.build(INFO, rejector)

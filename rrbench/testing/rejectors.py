@@ -21,12 +21,12 @@ from rrbench.protocols import Batch, Outputs, Rejector, Victim
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import INFO, WIDTH, build_network, clear, empty, patterns
 
-UPRIGHT = 0.15  # a weak idea may stay below one half; a good one with the wrong sign stays below this
+UPRIGHT = 0.15  # a weak idea may stay below one half; only a good one with the wrong sign stays below this
 
 
 @dataclass(frozen=True)
 class Case:
-    """A fitted rejector, its network, and what that says of the patterns."""
+    """A fitted rejector, its network, and the outputs for the patterns."""
 
     rejector: Rejector
     network: nn.Module
@@ -34,12 +34,12 @@ class Case:
     outputs: Outputs
 
     def certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """Ask as the harness does: what the rejector does not declare is sealed."""
+        """Ask as the harness does: outputs that the rejector does not declare are sealed."""
         return self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
 
 
 def make_case(given: Rejector) -> Case:
-    """Make a rejector of the same settings and fit it."""
+    """Make a rejector with the same settings and fit it."""
     rejector, batch = replace(given), patterns()
     network = build_network(rejector)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def make_case(given: Rejector) -> Case:
 
 
 def rejector_checks(rejector: Rejector) -> list[Check]:
-    """Return the contract as checks of a rejector with these settings; it is copied, never changed."""
+    """Return the contract as checks of a rejector with these settings; the rejector is copied, never changed."""
     checks = {
         "its class says what it is": _says_what_it_is,
         "every input has one finite score": _scores,
@@ -67,7 +67,7 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         checks["it trains as the rejector that it names"] = _trains_as_said
     if rejector.is_probability:
         checks["a probability lies between 0 and 1"] = _is_probability
-    if not rejector.has_head():  # which is not trained here
+    if not rejector.has_head():  # a head is not trained here
         checks["its scores are not upside down"] = _is_upright
     return [Check(sentence, partial(check, rejector)) for sentence, check in checks.items()]
 
@@ -101,13 +101,13 @@ def _is_alone(given: Rejector) -> None:
 def _leads_uphill(given: Rejector) -> None:
     case = make_case(given)
     batch = case.batch.at(slice(0, 20))
-    # No image that the rejector was fitted on.
+    # These images differ from those that the rejector was fitted on.
     images = (0.1 + 0.8 * batch.images).requires_grad_()
     with torch.enable_grad():
         outputs = case.network(images)
         certainty = case.certainty(outputs, batch.labels)
     if not certainty.requires_grad:
-        return  # an attack that asks for it is told so by Victim.certainty
+        return  # Victim.certainty tells this to an attack that needs the gradient
     Victim(case.network, case.rejector).certainty(outputs, batch.labels)
     (gradient,) = torch.autograd.grad(certainty.sum(), images)
     expect(gradient.isfinite().all(), "the gradient of certainty is NaN or infinite somewhere")
@@ -116,7 +116,7 @@ def _leads_uphill(given: Rejector) -> None:
 
 
 def extremes(outputs: Outputs) -> Outputs:
-    """Return outputs that no sane network gives, in every combination."""
+    """Return outputs that no normal network gives, in every combination."""
     sizes = torch.tensor([0.0, 1e-30, 30.0, -30.0, 1e4, -1e4, 1e6])
     rows = torch.cartesian_prod(sizes, sizes, sizes)
     wave = torch.tensor([1.0, -1.0, 0.5, 0.0])
@@ -201,7 +201,7 @@ def _has_head(given: Rejector) -> None:
         expect(case.outputs.head.shape[1] == 0 or given.has_look(), "there is a head that nobody builds")
         return
     if head is None:
-        return  # some settings go without
+        return  # some settings build no head
     expect(isinstance(head, nn.Module), f"build_head gives a {type(head).__name__}: return an nn.Module")
     features = case.outputs.features.clone().requires_grad_()
     with torch.enable_grad():
@@ -229,14 +229,14 @@ def _trains_as_said(given: Rejector) -> None:
 
 
 def _difference(one: Rejector, other: Rejector) -> str:
-    """Say in what two rejectors' trainings differ."""
+    """Say in what the trainings of two rejectors differ."""
     (weights, loss), (others, other_loss) = _trained(one), _trained(other)
     is_same = len(weights) == len(others) and all(map(torch.equal, weights, others))
     return "heads" if not is_same else "losses" if loss != other_loss else ""
 
 
 def _others(given: Rejector, key: str) -> Iterator[Rejector]:
-    """Return the rejector with other values of a setting, where some can be thought of."""
+    """Return the rejector with other values of a setting, if some can be guessed."""
     hint, value = settings_of(type(given))[key][0], getattr(given, key)
     candidates = [option for option in typing.get_args(hint) if typing.get_origin(hint) is typing.Literal]
     if isinstance(value, bool):
@@ -247,12 +247,12 @@ def _others(given: Rejector, key: str) -> Iterator[Rejector]:
         if candidate != value:
             try:
                 yield replace(given, **{key: candidate})
-            except ValueError:  # out of its range
+            except ValueError:  # out of range
                 continue
 
 
 def _trained(given: Rejector) -> tuple[list[Tensor], float]:
-    """Return what a rejector brings to a training: the first weights, and a loss on given inputs."""
+    """Return what a rejector adds to a training: the first weights, and a loss on fixed inputs."""
     network, batch = build_network(replace(given)), patterns().at(slice(0, 20))
     network.train()
     outputs = network(batch.images)

@@ -69,7 +69,7 @@ def _is_alone(source: NetworkSource) -> None:
 
 
 def dataset_checks(source: DataSource, roots: tuple[Path, ...] = ()) -> list[Check]:
-    """Return the contract as checks of a data set; its images are looked at where they are here."""
+    """Return the contract as checks of a data set; its images are checked if they are on this machine."""
     return [
         Check("its class says what it is", lambda: _says_what_it_is(source)),
         Check("its test images, where they are here, are what it says", lambda: _loads(source, roots)),
@@ -89,7 +89,7 @@ def _loads(source: DataSource, roots: tuple[Path, ...]) -> None:
     try:
         batch = source.load("test", roots)
     except UseError:
-        return  # not here, and it said so
+        return  # not on this machine, and the error said so
     check_batch(batch, source.info.classes, "test")
     shape = tuple(batch.images.shape[1:])
     expect(shape == source.info.shape, f"its images are {shape}, and its info says {source.info.shape}")
