@@ -1,1 +1,1 @@
-"""Speed, measured on the device at hand: ours against other people's, on the same network and images."""
+"""Speed on this device: rrbench and other implementations, on the same network and images."""

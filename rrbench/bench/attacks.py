@@ -1,4 +1,4 @@
-"""PGD and AutoAttack, ours and other people's, on one network and the same images."""
+"""PGD and AutoAttack of rrbench and of other packages, on one network and the same images."""
 
 import copy
 import warnings
@@ -26,20 +26,20 @@ from rrbench.plugins.registry import build, choose
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 
 STEPS = 20
-SMALL, LARGE = 128, 1000  # batches of the others: the authors' own, and one that suits a GPU
+SMALL, LARGE = 128, 1000  # batches of the others: the authors' own size, and one that suits a GPU
 PACKAGE_BATCH = 500  # of AutoAttack's package
-PEERS = {"foolbox": "foolbox", "torchattacks": "torchattacks", "autoattack": "pyautoattack"}  # and their packages
+PEERS = {"foolbox": "foolbox", "torchattacks": "torchattacks", "autoattack": "pyautoattack"}  # {peer: its package}
 
 Loop = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (logits, images, labels) -> moved images
 
 
 def installed() -> frozenset[str]:
-    """Return the peers whose packages are there."""
+    """Return the peers whose packages are installed."""
     return frozenset(name for name, package in PEERS.items() if find_spec(package) is not None)
 
 
 class Logits(nn.Module):
-    """A network as others want it: images in, logits out."""
+    """A network as other packages want it: images in, logits out."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -52,30 +52,30 @@ class Logits(nn.Module):
 
 
 class Run(NamedTuple):
-    """What an implementation made of a batch, and what it took."""
+    """The images that an implementation made of a batch, and the cost."""
 
     images: Tensor
     seconds: float
     memory: float | None
-    size: int  # of its batches
+    size: int  # of the batches
 
 
 @dataclass(frozen=True)
 class Arena:
-    """What all are measured on."""
+    """The network, images and settings that all implementations share."""
 
     subject: Subject
     rejector: Rejector
     budget: Budget
     step: Fraction
     config: Config
-    peak: float | None  # bf16 operations a second, in one large product of matrices
-    operations: float  # of one gradient
+    peak: float | None  # bf16 operations a second in one large matrix product
+    operations: float  # for one gradient
 
     def ours(
         self, attack: str, batch: Batch, precision: Precision, *, short_back: bool = False, is_warmed: bool = True
     ) -> Run:
-        """Run one of our attacks as `rrbench run` does; `short_back`: with the way back in tf32."""
+        """Run one of rrbench's attacks as `rrbench run` does; `short_back` does the backward pass in tf32."""
         built = build(Attack, choose("attack", attack, self.config, ""))
         counted = Instrumented(self.subject.attackable(precision), precision, exact=self.subject.network, watch=True)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
@@ -84,7 +84,7 @@ class Arena:
             return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, is_warmed)
 
     def theirs(self, loop: Loop, batch: Batch, size: int, *, is_warmed: bool = True) -> Run:
-        """Run somebody else's loop in PyTorch's default precision, on the network as anybody would load it."""
+        """Run another package's loop in PyTorch's default precision, on the network as people usually load it."""
         network = copy.deepcopy(self.subject.network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         logits = Logits(network).eval()
         size = min(size, batch.size)
@@ -99,7 +99,7 @@ class Arena:
         return Run(*timed(all_of_it, self.subject.device), size)
 
     def line(self, what: str, name: str, precision: str, batch: Batch, run: Run, gradients: int | None) -> Measurement:
-        """Say how fast and how strong a run was; `gradients` an image."""
+        """Say how fast and how strong a run was; `gradients` is for each image."""
         rate = gradients * batch.size / run.seconds if gradients else None
         right = self.subject.judge(run.images).logits.argmax(1) == batch.labels
         return Measurement(
@@ -117,7 +117,7 @@ class Arena:
 
 
 def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
-    """Measure PGD with the same steps and budget; each implementation first takes a batch unmeasured."""
+    """Measure PGD with the same steps and budget; each implementation first runs one batch that is not timed."""
     test, eps, step = arena.subject.test(), arena.budget.eps, float(arena.step)
     what, text = f"pgd{STEPS}", f"pgd{STEPS}(step={arena.step},keep=last,select=ce)"
     precision = arena.subject.precision
@@ -127,7 +127,7 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
     if precision != "fp32":
         exact = arena.ours(text, test, "fp32")
         yield arena.line(what, f"{OURS} in fp32", "fp32", test, exact, STEPS)
-        # So go attacks whose answers must be exact: the smallest distortion, and the worst of several.
+        # For attacks whose answers must be exact: minimal distortion, and the worst of several.
         half = arena.ours(text, test, "fp32", short_back=True)
         yield arena.line(what, f"{OURS} in fp32, back in tf32", "fp32", test, half, STEPS)
     loops: list[tuple[str, Loop, int]] = [
@@ -145,7 +145,7 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
 
 
 def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
-    """Say how far the metrics of an attack in short precision are from those of the same attack in float32."""
+    """Say how far the metrics of an attack in lower precision are from those of the same attack in float32."""
     found = []
     for run in (short, exact):
         outputs = arena.subject.judge(run.images)
@@ -165,7 +165,7 @@ def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
 
 
 def _script(eps: float, step: float, *, is_frozen: bool) -> Loop:
-    """Return PGD as papers' scripts write it; not frozen, every step also computes the weights' gradients."""
+    """Return PGD as papers' scripts write it; unless frozen, every step also computes the weights' gradients."""
 
     def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         delta = (images + torch.empty_like(images).uniform_(-eps, eps)).clamp(0, 1) - images
@@ -213,7 +213,7 @@ def _torchattacks(eps: float, step: float) -> Loop:
 
 
 def autoattack(arena: Arena, peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
-    """Measure AutoAttack `standard`: ours on every image, its package on the first `count`; the ratio is an image's."""
+    """Measure AutoAttack `standard`: ours on all images, its package on the first `count`; the ratio is per image."""
     test, precision = arena.subject.test(), arena.subject.precision
     ours = arena.ours("autoattack(version=standard,steps=100,queries=5000)", test, precision, is_warmed=False)
     yield replace(arena.line(f"autoattack of {test.size}", OURS, precision, test, ours, None), ratio=1.0)

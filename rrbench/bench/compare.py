@@ -1,4 +1,4 @@
-"""The whole comparison: what it is made on, and its parts one after the other."""
+"""The whole comparison: what it runs on, and its parts one after another."""
 
 from collections.abc import Collection, Iterator
 from fractions import Fraction
@@ -17,7 +17,7 @@ from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
 
 PARTS = ("pgd", "training", "autoattack", "curve")
-SIDE = 8192  # of the square matrices whose product gives the card's own rate
+SIDE = 8192  # of the square matrices whose product gives the GPU's own rate
 PRODUCTS = 20
 
 
@@ -40,7 +40,7 @@ def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int)
 
 
 def make_arena(job: Job, peak: float | None) -> attacks.Arena:
-    """Set up what attacks are measured on: the job's first cell with a budget, its network trained where it is not."""
+    """Set up the job's first cell with a budget for attacks; train its network if there is no checkpoint."""
     cell = next(cell for cell in job.plan.cells if cell.budget is not None)
     job.materials.store.prepare()
     subject = job.materials.subject(cell, job.materials.checkpoint(cell.training))
@@ -52,7 +52,7 @@ def make_arena(job: Job, peak: float | None) -> attacks.Arena:
 
 
 def matrix_rate(device: torch.device) -> float | None:
-    """Return a GPU's bf16 operations a second on random data."""
+    """Return a GPU's bf16 operations a second, on random data."""
     if device.type != "cuda":
         return None
     left, right = (torch.randn(SIDE, SIDE, device=device, dtype=torch.bfloat16) for _ in range(2))
@@ -67,7 +67,7 @@ def matrix_rate(device: torch.device) -> float | None:
 
 
 def operations(subject: Subject) -> float:
-    """Count the operations of one image's gradient, forward and back, as PyTorch's own counter does."""
+    """Count the operations of one image's gradient, forward and backward, with PyTorch's own counter."""
     image = subject.test().images[:1].clone().requires_grad_()
     with frozen(subject.network), FlopCounterMode(display=False) as counter:
         subject.network(image).logits.sum().backward()

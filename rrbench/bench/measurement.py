@@ -1,4 +1,4 @@
-"""One line of a speed comparison, and the tables made of such lines."""
+"""One line of a speed comparison, and tables of such lines."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Measurement:
-    """The columns of `results/bench/*.csv`, in their order; what does not apply is empty."""
+    """The columns of `results/bench/*.csv`, in order; a column that does not apply is empty."""
 
     what: str
     implementation: str
@@ -26,15 +26,15 @@ class Measurement:
     batch: int | None = None
     precision: str = ""
     gradients_per_second: float | None = None
-    ratio: float | None = None  # ours over this one, in speed
-    robust_accuracy: float | None = None  # percent, by a fresh pass in float32; an epoch's, as the training log has it
-    share_of_peak: float | None = None  # of the card's own rate of multiplying matrices in bf16
+    ratio: float | None = None  # how many times faster rrbench is than this
+    robust_accuracy: float | None = None  # percent, by a new pass in float32; for an epoch, from the training log
+    share_of_peak: float | None = None  # of the GPU's own rate of bf16 matrix products
     seconds: float | None = None
     peak_memory_gib: float | None = None
 
 
 def timed(work: Callable[[], Result], device: torch.device) -> tuple[Result, float, float | None]:
-    """Return what `work` gives, its seconds with the device's work done, and on a GPU the peak of memory in GiB."""
+    """Return the result of `work`, its seconds until the device is done, and on a GPU the peak memory in GiB."""
     if device.type != "cuda":
         begin = perf_counter()
         return work(), perf_counter() - begin, None
@@ -47,7 +47,7 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[Result, flo
 
 
 def with_ratios(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Fill in how many times faster our first line of the same `what` is: by gradients a second, else by seconds."""
+    """Fill in how many times faster rrbench's first line of the same `what` is: by gradients a second, or seconds."""
     ours: dict[str, Measurement] = {}
     for each in measurements:
         if each.implementation == OURS:
@@ -86,7 +86,7 @@ def to_csv(measurements: Sequence[Measurement]) -> str:
 
 
 def to_text(measurements: Sequence[Measurement]) -> str:
-    """Lay the lines out for a screen."""
+    """Arrange the lines for a screen."""
     header = ["what", "implementation", "batch", "precision", "gradients/s", "ratio", "robust", "of peak", "s", "GiB"]
     lines = [
         [text for name, text in zip(_names(), _texts(each), strict=True) if name != "device"] for each in measurements

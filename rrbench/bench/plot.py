@@ -7,7 +7,7 @@ from rrbench.bench.measurement import OURS, Measurement
 
 
 def draw(measurements: Sequence[Measurement], path: Path) -> None:
-    """Draw what has a rate; ours is dark, the others are light, so that it reads in grey too."""
+    """Draw the lines that have a rate; ours are dark and others light, so that they differ in grey too."""
     from matplotlib.figure import Figure
 
     from rrbench.figures.style import save

@@ -1,4 +1,4 @@
-"""Seconds an epoch: the plain step, ours alone, and several trainings side by side; and whether they learn the same."""
+"""Seconds an epoch: the plain step, ours alone, and several trainings side by side; and whether all learn the same."""
 
 import math
 import threading
@@ -21,9 +21,9 @@ from rrbench.training.captured_steps import Step
 from rrbench.training.train import Epoch, build_network, epochs, make_optimizer
 
 PLAIN = "plain step"
-PLAIN_STEPS = 40  # measured of the plain way; an epoch is worked out from them
-EPOCHS = 3  # of ours: the first two also capture
-CURVE = 10  # epochs over which ours must learn what the plain step learns
+PLAIN_STEPS = 40  # timed plain steps; the time of an epoch is computed from them
+EPOCHS = 3  # of ours; the first two also capture
+CURVE = 10  # epochs in which ours must learn as much as the plain step
 
 
 def training(materials: Materials, example: Training) -> Iterator[Measurement]:
@@ -93,9 +93,9 @@ def _epoch_seconds(materials: Materials, example: Training, jobs: int) -> tuple[
 
 
 def in_step(going: Iterable[Epoch], barrier: threading.Barrier) -> float:
-    """Train, beginning every epoch together with the others, and return the seconds of the last.
+    """Train, starting every epoch together with the other trainings, and return the seconds of the last epoch.
 
-    So none is timed while others are done or not yet there.
+    So no epoch is timed while another training has ended or not started yet.
     """
     seconds = math.nan
     try:
@@ -104,9 +104,9 @@ def in_step(going: Iterable[Epoch], barrier: threading.Barrier) -> float:
             seconds = epoch.seconds
             barrier.wait()
     except threading.BrokenBarrierError:
-        pass  # another failed, and says why
+        pass  # another training failed, and says why
     except BaseException:
-        barrier.abort()  # nobody waits for one that has failed
+        barrier.abort()  # the others must not wait for a training that has failed
         raise
     return seconds
 
