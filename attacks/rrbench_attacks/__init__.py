@@ -1,4 +1,4 @@
-"""The attacks of rrbench: one attack, one small file; this table is the whole list."""
+"""The attacks of rrbench, one small file each; this table lists all of them."""
 
 from rrbench.protocols import AttackTable
 from rrbench_attacks.ace import Ace

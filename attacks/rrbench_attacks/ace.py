@@ -12,10 +12,10 @@ from rrbench.ranges import above, at_least, below
 
 @dataclass(frozen=True)
 class Ace(Attack):
-    """Leaves every prediction as it is: lowers certainty where it is right, and raises it where it is wrong.
+    """Changes no prediction: lowers certainty where the prediction is right, and raises it where it is wrong.
 
-    As published: one gradient at the clean image, one step of the whole radius along it, and shorter ones while the
-    prediction changes; where it always does, the clean image. Differs from the paper: any rejector's certainty.
+    As published: one gradient at the clean image, one step along it of the whole radius, then shorter steps while the
+    prediction changes; if every step changes it, the clean image. Differs from the paper: any rejector's certainty.
     """
 
     is_adaptive = True
@@ -24,8 +24,8 @@ class Ace(Attack):
     maximises = "certainty where the answer is wrong, doubt where it is right; no answer changes"
     cost = "1 of the gradients an image, and at most `searches` + 1 looks"
 
-    shrink: float = 0.5  # the next radius's share of the one before
-    searches: int = 15  # radii tried
+    shrink: float = 0.5  # each radius is this share of the one before
+    searches: int = 15  # how many radii are tried
 
     def __post_init__(self) -> None:
         above(0, shrink=self.shrink)
@@ -33,7 +33,7 @@ class Ace(Attack):
         at_least(1, searches=self.searches)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Step once for every radius, and keep the first image that leaves the prediction as it was."""
+        """Step once for every radius, and keep the first image that does not change the prediction."""
 
         def certainty(outputs: Outputs) -> Tensor:
             return victim.certainty(outputs, batch.labels)

@@ -1,6 +1,6 @@
 """The five objectives of Figure 4 (Pang et al., 2022, arXiv 2105.14785), against any rejector.
 
-R is the certainty brought into [0, 1] (`Victim.log_certainty`), t the true class's probability, held fixed.
+R is the certainty brought into [0, 1] (`Victim.log_certainty`); t is the true class's probability, held fixed.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ Objective = Literal["ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"]
 
 
 def log_rejector(victim: Victim) -> Score:
-    """Return log R: makes the rejector certain."""
+    """Return log R: it makes the rejector certain."""
     return lambda outputs, labels: victim.log_certainty(outputs, labels)[0]
 
 
 def rectified_bce(victim: Victim) -> Score:
-    """Return BCE(R, t): moves R away from the true class's probability t."""
+    """Return BCE(R, t): it moves R away from the true class's probability t."""
 
     def bce(outputs: Outputs, labels: Tensor) -> Tensor:
         log_r, log_not_r = (part.clamp_min(-100) for part in victim.log_certainty(outputs, labels))
@@ -62,14 +62,14 @@ class Adaptive(Climb):
         check_eta(self.eta)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Run every eta (and every target class) and keep one answer per input over all of them."""
+        """Run every eta (and every target class), and keep one answer for each input over all runs."""
         classes = victim.network(batch.images[:1]).logits.shape[1]
         pairs = self.terms(victim, classes)
         objectives = [weighted(first, eta, second) for eta in self.eta for first, second in pairs]
         return self.climb(victim, batch, budget, draws, objectives)
 
     def terms(self, victim: Victim, classes: int) -> list[tuple[Score, Score]]:
-        """Return (classifier term, rejector term) pairs: one, or one for each other class."""
+        """Return (classifier term, rejector term) pairs: one pair, or one for each other class."""
         if self.objective == "con+rr(multi)":
             return [(other_class(shift), rectified_bce(victim)) for shift in range(1, classes)]
         first, second = CLASSIFIER_AND_REJECTOR[self.objective]
@@ -82,7 +82,7 @@ class Adaptive(Climb):
 
 
 def check_eta(eta: tuple[float, ...]) -> None:
-    """Refuse weights that leave nothing to do, or help the rejector."""
+    """Refuse weights that leave nothing to climb, or that help the rejector."""
     if not eta or min(eta) < 0:
         raise ValueError("eta must hold at least one number, and none below 0: that would help the rejector")
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from rrbench.ascent import Observe, norms, project, slope, step_up, wide
 from rrbench.protocols import Batch, Draws, Network, Norm, Outputs
 
-MOMENTUM = 0.75  # the new step's share; the last movement has the rest
-RISING = 0.75  # a window in which a smaller share of the steps rose halves the step
+MOMENTUM = 0.75  # the new step's share; the last movement has the remaining share
+RISING = 0.75  # the step halves if a smaller share of the window's steps rose
 
 
 def apgd_start(batch: Batch, norm: Norm, radius: float, draws: Draws, restart: int) -> Tensor:
@@ -36,12 +36,12 @@ def apgd_ascend(
     steps: int,
     observe: Observe | None = None,
 ) -> Tensor:
-    """Take `steps` steps up the objective inside the budget and return the best image; each image has its own step."""
+    """Take `steps` steps up the objective in the budget and return the best image; each image has its own step size."""
     moved = previous = best = start.detach()
     best_gradient = torch.zeros_like(images)
     value = best_value = judged = torch.full((len(images),), -torch.inf, dtype=torch.float64, device=images.device)
     rises, step = torch.zeros_like(value), torch.full_like(value, 2 * radius)
-    halved = torch.ones_like(value, dtype=torch.bool)  # so that the first checkpoint counts rises alone
+    halved = torch.ones_like(value, dtype=torch.bool)  # so that the first checkpoint looks only at rises
     windows = checkpoints(steps)
     for taken in range(steps):
         before = value
@@ -73,7 +73,7 @@ def apgd_ascend(
 
 
 def checkpoints(steps: int) -> dict[int, int]:
-    """Return {steps taken when step sizes are judged: steps since the last time}: 22 %, then 3 % less, at least 6 %."""
+    """Return {steps taken when a step size is judged: steps since the last time}: 22 %, then 3 % less, at least 6 %."""
     window, shrink, least = (max(percent * steps // 100, 1) for percent in (22, 3, 6))
     found, taken = {}, window
     while taken <= steps:
@@ -84,10 +84,10 @@ def checkpoints(steps: int) -> dict[int, int]:
 
 
 def must_halve(rises: Tensor, window: int, halved: Tensor, best: Tensor, judged: Tensor) -> Tensor:
-    """Tell whose step is too long: too few rises, or no better than at the last checkpoint, which left the step."""
+    """Tell which steps are too long: few rises, or no progress since a checkpoint that did not halve."""
     return (rises < RISING * window) | (~halved & (best <= judged))
 
 
 def pick(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Return, image by image, the one or the other."""
+    """Return, for each image, `one` if the mask is true, else `other`."""
     return torch.where(wide(mask, one), one, other)

@@ -1,4 +1,4 @@
-"""APGD (Croce and Hein, 2020, arXiv 2003.01690) on a sure wrong answer that the rejector lets pass."""
+"""APGD (Croce and Hein, 2020, arXiv 2003.01690) on a confident wrong answer that the rejector accepts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from rrbench_attacks.apgd import apgd_ascend, apgd_start
 from rrbench_attacks.climb import check_effort
 from rrbench_attacks.rejection_loss import where_wrong
 
-RIGHT = 1e4  # by which a right answer is worth less: APGD goes back to the best image, and that must be a wrong one
+RIGHT = 1e4  # subtracted for a right answer: APGD returns to its best image, which must be a wrong one
 
 
 @dataclass(frozen=True)
 class ApgdReject(Attack):
-    """Ascends log max_{k != y} p_k; once the answer is wrong, plus eta * log R, R the certainty brought into [0, 1].
+    """Ascends log max_{k != y} p_k; once the answer is wrong, plus eta * log R, with R the certainty in [0, 1].
 
-    Of a right answer R does not count: it would hold the climb on the border between two classes. With confidence,
+    For a right answer R does not count: it would hold the climb at the border between two classes. With confidence,
     log p_k + log R is highest where both classes have probability 1/2.
 
-    With `targets=n` it aims at one class after another, the n likeliest wrong ones of the clean image, as the targeted
-    APGD of AutoAttack does. The class that is nearest at first is often not the one that the rejector lets pass.
+    With `targets=n` it aims at one class after another: the n likeliest wrong classes of the clean image, like the
+    targeted APGD of AutoAttack. The class that is nearest at first is often not the one that the rejector accepts.
     `keep=last` is APGD's own answer: the image with the highest objective.
     """
 
@@ -39,7 +39,7 @@ class ApgdReject(Attack):
     steps: int = 100
     restarts: int = 1
     eta: tuple[float, ...] = (0.1, 1.0)
-    targets: int = 0  # 0: the best other class, picked anew at each step; more than there are: every other class
+    targets: int = 0  # 0: the best other class, chosen again at each step; a large number: every other class
     keep: Keep = "best"
     select: Select = "evade"
 
@@ -49,7 +49,7 @@ class ApgdReject(Attack):
         at_least(0, targets=self.targets)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Run every eta towards every target from every start, and keep one answer per input over all of them."""
+        """Run every eta towards every target from every start, and keep one answer for each input over all runs."""
         tracker = Tracker(batch, victim.certainty, self.keep, self.select)
         scores = [gated(aim, eta, log_rejector(victim)) for aim in self.aims(victim, batch) for eta in self.eta]
         for restart in range(self.restarts):
@@ -91,16 +91,16 @@ class ApgdReject(Attack):
 
 
 def gated(aim: Score, eta: float, rejector: Score) -> Score:
-    """Return aim + eta * rejector of a wrong answer, and of a right one the aim, far below."""
+    """Return aim + eta * rejector for a wrong answer; for a right one only the aim, and far lower."""
     both = weighted(aim, eta, where_wrong(rejector))
 
     def score(outputs: Outputs, labels: Tensor) -> Tensor:
-        # In double precision: beside so large a number single precision would not tell two images apart.
+        # Double precision: beside so large a number, single precision could not tell two images apart.
         return both(outputs, labels).double() - RIGHT * (outputs.logits.argmax(1) == labels)
 
     return score
 
 
 def towards(target: Tensor) -> Score:
-    """Return log p_k, k each image's own target."""
+    """Return log p_k, with k each image's own target."""
     return lambda outputs, labels: outputs.logits.log_softmax(1).gather(1, target[:, None]).squeeze(1)

@@ -1,10 +1,10 @@
-"""AutoAttack (Croce and Hein, 2020, arXiv 2003.01690): its package's attacks, each on what is still classified right.
+"""AutoAttack (Croce and Hein, 2020, arXiv 2003.01690): its package's attacks, each on inputs that are still right.
 
-The answer is the clean image where all of them fail, and where the network was wrong to begin with: accuracy after
+The answer is the clean image if all attacks fail, or if the network was wrong from the start. So accuracy after
 rejection on these answers mixes clean and attacked images.
 
 The package draws its random numbers for a whole batch. Here every number that differs between images comes from
-`draws`, and every number that all images share from one seed, so no answer depends on the batch.
+`draws`, and every number that all images share comes from one seed, so no answer depends on the batch.
 """
 
 import itertools
@@ -28,15 +28,15 @@ from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 
-TARGETS = 9  # classes that the targeted attacks of `standard` aim at, the likeliest first
+TARGETS = 9  # how many classes the targeted attacks of `standard` aim at, the likeliest first
 RESTARTS = 5  # of every gradient attack of `original`
-ROUNDING = 1e-6  # how far the package's arithmetic may leave the budget before we bring it back
+ROUNDING = 1e-6  # how far the package's rounding may leave the budget before the image is moved back
 
 Run = Callable[[Batch, int], Tensor]  # (inputs still right, number of the run) -> candidates
 
 
 class Logits(nn.Module):
-    """A network as packages want it: images in, logits out. Its modes and device are left alone."""
+    """A network as packages want it: images in, logits out. Its mode and device do not change."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class Logits(nn.Module):
 
 @contextmanager
 def lent(network: Network, draws: Draws, device: torch.device) -> Iterator[None]:
-    """Lend a network to a package: no gradients on its weights, random states seeded, no warnings; then all as before.
+    """Lend a network to a package: frozen weights, seeded random states, no warnings; afterwards restore everything.
 
-    Packages draw from the global states and call `backward`, which would leave gradients on the weights.
+    Packages draw from the global random states, and call `backward`, which would leave gradients on the weights.
     """
     seed = int(draws.uniform(torch.tensor([-1], device=device), (1,), 0) * 2**24)
     gpus = [device] if device.type == "cuda" else []
@@ -78,7 +78,7 @@ def lent(network: Network, draws: Draws, device: torch.device) -> Iterator[None]
 
 @dataclass(frozen=True)
 class AutoAttack(Attack):
-    """Runs a fixed list of attacks, each on the images that the ones before it left right."""
+    """Runs a fixed list of attacks, each on the images that the earlier attacks left right."""
 
     paper = "Croce and Hein 2020, arXiv 2003.01690"
     is_mixture = True
@@ -87,7 +87,7 @@ class AutoAttack(Attack):
         "at most 19 x (steps + 1) gradients an image (original: (10 + 5 x classes) x (steps + 1)), and `queries` looks"
     )
 
-    # `original` is the set of the paper's text: APGD-CE, APGD-DLR and FAB five times each, then Square.
+    # `original` is the set in the paper's text: APGD-CE, APGD-DLR and FAB five times each, then Square.
     version: Literal["standard", "original"] = "standard"
     steps: int = 100
     queries: int = 5000  # of Square
@@ -125,7 +125,7 @@ class AutoAttack(Attack):
         return Moved(answer, answer)
 
     def check(self, classes: int, budget: Budget, shape: tuple[int, ...]) -> None:
-        """Refuse what the package cannot do, before it starts."""
+        """Refuse, before the start, what the package cannot do."""
         least = 4 if self.version == "standard" else 3
         if classes < least:
             raise CellError(f"autoattack({self.version}) needs {least} classes or more: DLR is undefined for {classes}")
@@ -133,7 +133,7 @@ class AutoAttack(Attack):
             raise CellError(f"autoattack in l2 needs images of 5 rows or more, not {shape[1]}: Square is undefined")
 
     def runs(self, package: "Package", classes: int) -> list[Run]:
-        """List the attacks in their order."""
+        """List the attacks in order."""
         if self.version == "original":
             losses = [partial(package.apgd, loss=loss) for loss in ("ce", "dlr") for _ in range(RESTARTS)]
             restarts = [partial(package.fab, is_random=restart > 0) for restart in range(RESTARTS)]
@@ -144,7 +144,7 @@ class AutoAttack(Attack):
         return [partial(package.apgd, loss="ce"), *descents, *boundaries, package.square]
 
     def gradients_per_image(self, classes: int) -> int:
-        """Count for an image that nothing fools; untargeted FAB takes one gradient for every class and step."""
+        """Count for an image that no attack fools; untargeted FAB takes one gradient for every class and step."""
         if self.version == "original":
             return RESTARTS * (2 * (self.steps + 1) + self.steps * classes)
         return (1 + targets(classes)) * (self.steps + 1) + targets(classes) * self.steps
@@ -170,7 +170,7 @@ def size(delta: Tensor, budget: Budget) -> Tensor:
 
 @dataclass(frozen=True)
 class Package:
-    """The package's attacks on one network; `number` names a run's own random numbers."""
+    """The package's attacks on one network; `number` gives each run its own random numbers."""
 
     logits: Logits
     budget: Budget
@@ -179,33 +179,33 @@ class Package:
     queries: int
 
     def apgd(self, batch: Batch, number: int, loss: str) -> Tensor:
-        """Run APGD on cross-entropy or DLR once."""
+        """Run APGD once, on cross-entropy or DLR."""
         attack = self.make("autopgd_base", "APGDAttack", batch, n_iter=self.steps, loss=loss)
         return self.ascend(attack, batch, number)
 
     def targeted_apgd(self, batch: Batch, number: int, rank: int) -> Tensor:
-        """Run APGD on DLR towards each image's class of the given rank (1 is its own) once."""
+        """Run APGD once on DLR, towards each image's class of the given rank (1 is its own)."""
         attack = self.make("autopgd_base", "APGDAttack_targeted", batch, n_iter=self.steps)
         attack.y_target = self.logits(batch.images).sort(dim=1)[1][:, -rank]
         return self.ascend(attack, batch, number)
 
     def ascend(self, attack: Any, batch: Batch, number: int) -> Tensor:
-        """Start APGD on the surface of the ball and return the last wrong image it passed."""
+        """Start APGD on the surface of the ball and return the last wrong image on its way."""
         attack.init_hyperparam(batch.images)
         start = batch.images + self.budget.eps * self.direction(batch, number)
         moved: Tensor = attack.attack_single_run(batch.images, batch.labels, x_init=start)[3]
         return moved
 
     def fab(self, batch: Batch, number: int, rank: int | None = None, is_random: bool = False) -> Tensor:
-        """Run FAB once towards the nearest boundary, or towards that of the class of the given rank."""
+        """Run FAB once, towards the nearest boundary, or towards the boundary of the class of the given rank."""
         attack = self.make("fab_pt", "FABAttack_PT", batch, n_iter=self.steps)
         if is_random:
-            # FAB takes no start from outside, so ours is written over the image it first asks about.
+            # FAB accepts no start from outside, so it is written over the first image that FAB asks about.
             start = (batch.images + self.budget.eps / 2 * self.direction(batch, number)).clamp(0.0, 1.0)
             ask, starts = attack.get_diff_logits_grads_batch, [start]
 
             def ask_from_start(images: Tensor, labels: Tensor) -> Any:
-                # In short precision FAB may see an image as wrong already, and leave it out.
+                # In lower precision FAB may see an image as already wrong and leave it out.
                 if starts and images.shape == starts.pop().shape:
                     images.copy_(start)
                 return ask(images, labels)
@@ -233,7 +233,7 @@ class Package:
         def follow(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal left
             margin, loss = margin_and_loss(images, labels)
-            left = left[margin > 0]  # Square drops the others by itself
+            left = left[margin > 0]  # Square itself drops the others
             return margin, loss
 
         attack.random_choice, attack.margin_and_loss = random_choice, follow
@@ -257,7 +257,7 @@ class Package:
 
 
 def library() -> str:
-    """Name the package that runs: `autoattack` where that is installed, else its fork `pyautoattack`."""
+    """Name the package that runs: `autoattack` if it is installed, else its fork `pyautoattack`."""
     return "autoattack" if find_spec("autoattack") else "pyautoattack"
 
 

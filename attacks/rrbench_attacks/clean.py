@@ -1,4 +1,4 @@
-"""No attack: the inputs as they are."""
+"""No attack: unchanged inputs."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 
 @dataclass(frozen=True)
 class Clean(Attack):
-    """Returns the clean images; every plan has it."""
+    """Returns the clean images; every plan contains it."""
 
     norms = frozenset()
     needs_budget = False
@@ -15,7 +15,7 @@ class Clean(Attack):
     cost = "0 gradients an image"
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Return the images unmoved."""
+        """Return the images unchanged."""
         return Moved(batch.images)
 
     def gradients_per_image(self, classes: int) -> int:

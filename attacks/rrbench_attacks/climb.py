@@ -1,4 +1,4 @@
-"""What attacks share that climb from random starts: their settings, the checks of these, and the climb itself."""
+"""What attacks that climb from random starts share: settings, their checks, and the climb itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 
 @dataclass(frozen=True, kw_only=True)
 class Climb(Attack):
-    """Gradient ascent from random starts; the subclass says what it climbs."""
+    """Gradient ascent from random starts; the subclass chooses the objectives."""
 
     cost = "steps x restarts gradients an image"
 
@@ -32,7 +32,7 @@ class Climb(Attack):
         objectives: Sequence[Score],
         certainty: Score | None = None,
     ) -> Moved:
-        """Climb each objective from each start, and keep one answer per input; by default the victim's certainty."""
+        """Climb each objective from each start, and keep one answer per input; `certainty` defaults to the victim's."""
         return search(
             victim.network,
             batch,
@@ -53,11 +53,11 @@ class Climb(Attack):
 
 
 def check_effort(steps: int, restarts: int, step: Fraction | None) -> None:
-    """Refuse an attack that would return the clean images, or go downhill, and make every network look robust."""
+    """Refuse settings that return clean images or go downhill: every network would look robust."""
     if steps < 0 or restarts < 1 or (step is not None and step <= 0):
         raise ValueError("steps must be at least 0, restarts at least 1, and step above 0")
 
 
 def step_size(step: Fraction | None, budget: Budget) -> float:
-    """Return the step as a float; by default a quarter of the radius, as 2/255 is of 8/255."""
+    """Return the step as a float; by default a quarter of the radius, like 2/255 for 8/255."""
     return float(step) if step is not None else budget.eps / 4

@@ -1,6 +1,6 @@
 """CW, the smallest push to a wrong answer (Carlini and Wagner, 2017, arXiv 1608.04644).
 
-With `goal=adaptive` the rejector must be fooled too (Pang et al., 2022, arXiv 2105.14785, Table 7).
+With `goal=adaptive` the rejector must accept it too (Pang et al., 2022, arXiv 2105.14785, Table 7).
 """
 
 import math
@@ -17,16 +17,16 @@ from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Outputs, Victim
 from rrbench_attacks.objectives import confidence
 
-INSIDE = 0.999999  # images are shrunk by this, so that black and white stay finite in tanh space
-HIGHEST, UNBOUNDED = 1e10, 1e9  # the weight's first upper bound; an upper bound from here up counts as none
-CHECKS = 10  # of the progress of one descent
-STALLED = 0.999999  # a loss above this share of the one at the check before is no progress
-SHARPNESS = 40  # p of the p-norm that stands for the maximum
-WRONG = -math.inf  # the floor of the normal goal: any certainty will do
+INSIDE = 0.999999  # images are shrunk by this factor, so that black and white stay finite in tanh space
+HIGHEST, UNBOUNDED = 1e10, 1e9  # the weight's first upper bound; a bound of at least the second counts as none
+CHECKS = 10  # how often the progress of one descent is checked
+STALLED = 0.999999  # a loss above this share of the loss at the last check is no progress
+SHARPNESS = 40  # p of the p-norm that replaces the maximum
+WRONG = -math.inf  # floor of the normal goal: any certainty is enough
 
 
 class Record:
-    """Per input, the nearest image that reached the goal (wrong, certainty above `floor`) and the boldest wrong one.
+    """Keeps, for each input, the nearest image at the goal (wrong, certainty above `floor`) and the boldest wrong one.
 
     Nothing here waits for the device; a NaN is remembered and raised once, at the end.
     """
@@ -39,12 +39,12 @@ class Record:
         self.aim(WRONG)
 
     def aim(self, floor: float) -> None:
-        """Begin a goal: the answers so far become the start, from which distance is measured."""
+        """Begin a goal: the answers so far become the start, and distance is measured from there."""
         self.floor, self.start, self.answer = floor, self.answer, self.answer.clone()
         self.distance = torch.full_like(self.boldness, self.farthest)
 
     def see(self, rows: Tensor, images: Tensor, outputs: Outputs, certainty: Tensor, distance: Tensor) -> Tensor:
-        """Take note of one candidate for each of `rows`, and tell which reach the goal."""
+        """Consider one candidate for each of `rows`, and tell which reach the goal."""
         certainty, distance = certainty.detach().double(), distance.double()
         wrong = outputs.logits.argmax(1) != self.labels[rows]
         bolder = wrong & (certainty > self.boldness[rows])
@@ -71,7 +71,7 @@ class Adam:
         self.first, self.second = torch.zeros_like(position), torch.zeros_like(position)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all images but `rows`."""
+        """Keep only the images in `rows`."""
         self.position, self.first, self.second = self.position[rows], self.first[rows], self.second[rows]
 
     def descend(self, gradient: Tensor) -> None:
@@ -87,22 +87,24 @@ class Adam:
 class CarliniWagner(Attack):
     """Descends distance + c * shortfall in tanh space with Adam; each image searches for its own smallest c.
 
-    An image that never reaches the goal is answered with the start, and one already there with itself,
-    up to the rounding of tanh space (1e-6 a pixel).
+    If an image never reaches the goal, the answer is the start. If it is there at once, the answer is the image
+    itself, up to the rounding of tanh space (1e-6 for a pixel).
     """
 
     needs_budget = False
     paper = "Carlini & Wagner 2017, arXiv 1608.04644"
     cost = "at most steps x searches gradients an image, twice that for goal=adaptive with start=phase1"
-    farthest: ClassVar[float]  # a success counts below this distance
+    farthest: ClassVar[float]  # a success must be nearer than this distance
 
-    goal: Literal["normal", "adaptive"] = "normal"  # wrong; or wrong and surer than the median right training input
+    goal: Literal["normal", "adaptive"] = (
+        "normal"  # wrong; or wrong and above the median certainty of right training inputs
+    )
     c0: float = 0.01
     learning_rate: float = 0.005
     steps: int = 1000
     searches: int = 9
-    stop: Literal["image", "batch"] = "image"  # a descent ends with no new lowest loss; batch: as released
-    start: Literal["clean", "phase1"] = "clean"  # of goal=adaptive; phase1: the normal goal's answer, as released
+    stop: Literal["image", "batch"] = "image"  # a descent ends without a new lowest loss; batch: as in the release
+    start: Literal["clean", "phase1"] = "clean"  # of goal=adaptive; phase1: the normal goal's answer, as in the release
 
     def __post_init__(self) -> None:
         if not (self.c0 > 0 and self.learning_rate > 0 and self.steps >= 1 and self.searches >= 1):
@@ -115,14 +117,14 @@ class CarliniWagner(Attack):
 
     @abstractmethod
     def distance(self, delta: Tensor) -> Tensor:
-        """Return each image's distance, by which the nearest is kept."""
+        """Return each image's distance; the nearest image is kept."""
 
     def penalty(self, delta: Tensor) -> Tensor:
-        """Return what is descended for the distance."""
+        """Return the distance term of the loss."""
         return self.distance(delta)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Return for every input the nearest image found, and whether one was found."""
+        """Return the nearest image found for every input, and whether one was found."""
         if self.goal == "normal":
             record = Record(batch, confidence, self.farthest)
             self.search(victim.network, record)
@@ -138,11 +140,11 @@ class CarliniWagner(Attack):
         return record.moved()
 
     def gradients_per_image(self, classes: int) -> int:
-        """Return steps x searches, twice where there are two phases."""
+        """Return steps x searches, twice that for two phases."""
         return self.steps * self.searches * (2 if self.is_adaptive and self.start == "phase1" else 1)
 
     def search(self, network: Network, record: Record) -> None:
-        """Search each image's weight c: ten times more while it fails, then by halves."""
+        """Search each image's weight c: ten times larger while it fails, then by bisection."""
         low = torch.zeros_like(record.distance)
         high, weight = torch.full_like(low, HIGHEST), torch.full_like(low, self.c0)
         for _ in range(self.searches):
@@ -154,7 +156,7 @@ class CarliniWagner(Attack):
     def descend(self, network: Network, record: Record, weight: Tensor) -> Tensor:
         """Descend from the start with each image's weight, and tell which images reached the goal on the way.
 
-        Images that stall leave the batch.
+        Images that make no progress leave the batch.
         """
         images, labels = record.start, record.labels
         rows = torch.arange(len(labels), device=labels.device)
@@ -175,7 +177,7 @@ class CarliniWagner(Attack):
                 (gradient,) = torch.autograd.grad(loss.sum(), offset)
             adam.position, moved, loss = offset.detach(), moved.detach(), loss.detach()
             reached[rows] |= record.see(rows, moved, outputs, certainty, self.distance(moved - images))
-            # Differs from the release: an image's own loss swings, so its lowest since the last check counts.
+            # Differs from the release: an image's own loss oscillates, so its lowest since the last check counts.
             lowest = torch.minimum(lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss)
             if step % max(self.steps // CHECKS, 1) == 0:
                 record.broken[rows] |= lowest.isnan()
@@ -220,7 +222,7 @@ class CwLinf(CarliniWagner):
         return delta.flatten(1).abs().amax(1)
 
     def penalty(self, delta: Tensor) -> Tensor:
-        """Return the maximum, or a smooth surrogate that pulls at every pixel near it."""
+        """Return the maximum, or a smooth replacement that reduces every pixel near the maximum."""
         if self.maximum == "plain":
             return self.distance(delta)
         largest = self.distance(delta.detach()).clamp_min(1e-12)

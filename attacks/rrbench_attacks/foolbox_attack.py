@@ -1,6 +1,6 @@
 """Any attack of foolbox by name (Rauber et al., 2020, arXiv 1707.04131): `foolbox(LinfDeepFool)`.
 
-Its arguments are written with colons: `foolbox(LinfPGD(steps:50,rel_stepsize:1/10))`.
+Write its arguments with colons: `foolbox(LinfPGD(steps:50,rel_stepsize:1/10))`.
 """
 
 import inspect
@@ -29,13 +29,13 @@ ORDERS = {"linf": float("inf"), "l2": 2.0}
 
 @dataclass(frozen=True)
 class Foolbox(Attack):
-    """One foolbox attack at the cell's budget, with an answer for every input, whether it succeeded or not.
+    """One foolbox attack at the cell's budget; it answers for every input, successful or not.
 
-    An attack that looks for the smallest distortion runs as foolbox runs it at a budget: what it finds farther away
-    is cut back to the budget. Its norm decides which budgets it has; an attack without one of its own takes both.
+    An attack that looks for the smallest distortion runs as foolbox runs it at a budget: an image farther away is moved
+    back into the budget. The attack's norm decides its budgets; an attack without its own norm takes both.
 
-    Random numbers for each image come from `draws`, so that answers do not depend on the batch; numbers that an
-    attack draws in any other shape (hop-skip-jump's, the boundary attack's) come from one seed and may.
+    Random numbers for each image come from `draws`, so answers do not depend on the batch. Numbers that an attack draws
+    in any other shape (hop-skip-jump, the boundary attack) come from one seed; those answers may depend on the batch.
     """
 
     paper = "Rauber et al. 2020, arXiv 1707.04131"
@@ -54,12 +54,12 @@ class Foolbox(Attack):
 
     @cached_property
     def norms(self) -> frozenset[str]:
-        """Those that its distance has."""
+        """The norms of the attack's distance."""
         distances = {norm: getattr(self.build(norm), "distance", None) for norm in ORDERS}
         return frozenset(norm for norm, distance in distances.items() if distance and distance.p == ORDERS[norm])
 
     def build(self, norm: str) -> Any:
-        """Make the foolbox attack; a wrong name or argument answers with near ones."""
+        """Make the foolbox attack; the error for a wrong name or argument lists near ones."""
         foolbox = load()
         call = parse(self.name.replace(":", "="))
         if call.positional is not None:
@@ -84,7 +84,7 @@ class Foolbox(Attack):
             raise ValueError(f"it needs a package that is not installed: {error}") from None
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Run the attack and bring its answers into the budget; without a radius they are as near as it gets."""
+        """Run the attack and move its answers into the budget; without a radius they are as near as it gets."""
         attack, device = self.build(budget.norm), batch.images.device
         eps = None if budget.radius is None else budget.eps
         with lent(victim.network, draws, device), unlogged(), torch.enable_grad():
@@ -101,7 +101,7 @@ class Foolbox(Attack):
         return Moved(answer, answer)
 
     def gradients_per_image(self, classes: int) -> int:
-        """Multiply out the steps; for an attack that only asks for answers these are forward passes."""
+        """Return the product of the steps; an attack that uses only answers makes forward passes instead."""
         attack = self.build(min(self.norms))
         steps = getattr(attack, "steps", getattr(attack, "repeats", 1))
         if "DeepFool" in self.name:
@@ -111,7 +111,7 @@ class Foolbox(Attack):
 
 
 def load() -> Any:
-    """Import foolbox, which takes seconds, without GitPython's complaint that there is no git."""
+    """Import foolbox, which takes seconds, without GitPython's warning that git is missing."""
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,18 +121,18 @@ def load() -> Any:
 
 
 def is_attack(value: object) -> bool:
-    """Tell whether a name of `foolbox.attacks` is one."""
+    """Tell whether a member of `foolbox.attacks` is an attack."""
     return inspect.isclass(value) and issubclass(value, load().attacks.Attack) and not inspect.isabstract(value)
 
 
 def plain_types(hint: object) -> list[object]:
-    """Return those types of a hint whose values can be written as text."""
+    """Return the types of a hint whose values can be written as text."""
     options = typing.get_args(hint) if typing.get_origin(hint) is typing.Union else (hint,)
     return [option for option in options if option in (bool, int, float) or typing.get_origin(option) is Literal]
 
 
 def read(text: str, hint: object, where: str) -> object:
-    """Bring an argument's text to its type."""
+    """Convert an argument's text to its type."""
     if text == "none" and type(None) in typing.get_args(hint):
         return None
     options = plain_types(hint)
@@ -145,13 +145,13 @@ def read(text: str, hint: object, where: str) -> object:
 
 
 def tied(images: Tensor, ids: Tensor, draws: Draws) -> Any:
-    """Wrap images for foolbox so that the random numbers it asks of them for each image come from `draws`."""
+    """Wrap images for foolbox: random numbers that it draws from them for each image come from `draws`."""
     from eagerpy.tensor.pytorch import PyTorchTensor
 
     numbers = itertools.count()
 
     class Tied(PyTorchTensor):
-        """Passes itself on: what is computed from it is of its type."""
+        """Results computed from it have its type, too."""
 
         def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
             if not is_per_image(shape):
@@ -171,7 +171,7 @@ def tied(images: Tensor, ids: Tensor, draws: Draws) -> Any:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Keep foolbox's messages from setting up logging for the whole program."""
+    """Stop foolbox's messages from setting up logging for the whole program."""
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     try:

@@ -1,4 +1,4 @@
-"""Multi-targeted PGD (Gowal et al., 2019, arXiv 1910.09338): every other class is aimed at in turn."""
+"""Multi-targeted PGD (Gowal et al., 2019, arXiv 1910.09338): aims at every other class in turn."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class MultiTarget(Climb):
     select: Select = "ce"
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Keep one answer per input over all classes and starts; all classes share a start."""
+        """Keep one answer for each input over all classes and starts; all classes share a start."""
         classes = victim.network(batch.images[:1]).logits.shape[1]
         objectives = [logit_difference(shift) for shift in range(1, classes)]
         return self.climb(victim, batch, budget, draws, objectives, confidence)
@@ -35,7 +35,7 @@ class MultiTarget(Climb):
 
 
 def logit_difference(shift: int) -> Score:
-    """Return o_k - o_y for the class k that lies `shift` (1 .. K - 1) after the true one, y."""
+    """Return o_k - o_y, where class k comes `shift` (1 .. K - 1) after the true class y."""
 
     def difference(outputs: Outputs, labels: Tensor) -> Tensor:
         targets = (labels + shift) % outputs.logits.shape[1]

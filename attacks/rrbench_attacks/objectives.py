@@ -1,4 +1,4 @@
-"""What is maximised: one small function each, from (outputs, labels) to one value per input."""
+"""Objectives: small functions from (outputs, labels) to one value for each input."""
 
 from torch import Tensor
 
@@ -7,12 +7,12 @@ from rrbench.protocols import Outputs
 
 
 def confidence(outputs: Outputs, labels: Tensor) -> Tensor:
-    """Return max softmax: how sure an attack that knows no rejector believes its image looks."""
+    """Return max softmax: how certain an image looks to an attack that does not know the rejector."""
     return outputs.logits.double().softmax(1).amax(1)
 
 
 def other_class(shift: int) -> Score:
-    """Return log p_k for the class k that lies `shift` (1 .. K - 1) after the true one."""
+    """Return log p_k, where class k comes `shift` (1 .. K - 1) after the true class."""
 
     def log_probability(outputs: Outputs, labels: Tensor) -> Tensor:
         targets = (labels + shift) % outputs.logits.shape[1]

@@ -1,6 +1,6 @@
 """Selective and orthogonal PGD (Bryniarski et al., 2022, arXiv 2106.15023): one goal at a time, never a weighted sum.
 
-The goals: a wrong answer (cross-entropy) and a certain rejector (log R, `Victim.log_certainty`).
+The goals are a wrong answer (cross-entropy) and a certain rejector (log R, `Victim.log_certainty`).
 """
 
 import math
@@ -17,21 +17,21 @@ from rrbench.ranges import at_least, at_most
 from rrbench_attacks.adaptive import log_rejector
 from rrbench_attacks.climb import Climb, step_size
 
-BUFFER = 0.05  # an answer counts as wrong once it would be so with this much added to the true logit, as released
+BUFFER = 0.05  # an answer counts as wrong if it stays wrong with this added to the true logit, as in the release
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneGoalAtATime(Climb):
-    """The settings of both attacks.
+    """The settings that both attacks share.
 
-    Differs from the paper: starts are random, and not the clean image.
+    Differs from the paper: starts are random, not the clean image.
     """
 
     is_adaptive = True
     paper = "Bryniarski et al. 2022, arXiv 2106.15023"
 
     steps: int = 100
-    target: int | None = None  # the answer wanted; None: any wrong one, and so for inputs of this very class
+    target: int | None = None  # the wanted answer; None: any wrong one; any wrong one also for inputs of this class
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,27 +45,27 @@ class SelectivePgd(OneGoalAtATime):
 
     maximises = "cross-entropy while the answer is right, else certainty"
 
-    beyond: bool = True  # certainty is climbed beyond the deployed threshold too; False: back to the loss from there
+    beyond: bool = True  # climb certainty beyond the deployed threshold too; False: from there climb the loss
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Ascend whichever goal is not reached."""
+        """Ascend the goal that is not reached yet."""
         return self.climb(victim, batch, budget, draws, [selective(victim, self.target, self.beyond)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrthogonalPgd(OneGoalAtATime):
-    """Climbs one goal along the part of its gradient that leaves the other, to first order, as it is.
+    """Climbs one goal along the part of its gradient that, to first order, does not change the other goal.
 
-    In linf the sign of that part is taken, as published, and the other goal does change.
-    Differs from the paper: a gradient that runs along the other goal's is taken whole. While an answer is right,
-    confidence and cross-entropy are one, and nothing but rounding would be left to climb.
+    In linf the sign of that part is used, as published, and the other goal does change.
+    Differs from the paper: a gradient almost parallel to the other goal's is used whole. While an answer is right,
+    confidence and cross-entropy are the same goal, and only rounding would be left to climb.
     """
 
     maximises = "cross-entropy while the answer is right, else certainty, each across the other's gradient"
     cost = "2 x steps x restarts gradients an image"
 
-    remainder: float = 0.5  # a gradient of which less than this share would be left is taken whole; 0: as published
-    every: int | None = None  # k: certainty at every k-th step and cross-entropy at the others, whatever the answer
+    remainder: float = 0.5  # a gradient with a smaller share left is used whole; 0: as published
+    every: int | None = None  # k: certainty at every k-th step, else cross-entropy, whatever the answer
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +74,7 @@ class OrthogonalPgd(OneGoalAtATime):
         at_most(1, remainder=self.remainder)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Climb from random starts, and keep one answer per input over all of them."""
+        """Climb from random starts, and keep one answer for each input over all of them."""
         wrong, certain = classifier_loss(self.target), log_rejector(victim)
         first, second = slice(batch.size), slice(batch.size, None)
         tracker = Tracker(batch, victim.certainty, self.keep, self.select)
@@ -111,7 +111,7 @@ class OrthogonalPgd(OneGoalAtATime):
 
 
 def classifier_loss(target: int | None) -> Score:
-    """Return cross-entropy to the label, or log p_target where a target is wanted."""
+    """Return cross-entropy to the label, or log p_target if there is a target."""
 
     def loss(outputs: Outputs, labels: Tensor) -> Tensor:
         away = F.cross_entropy(outputs.logits, labels, reduction="none")
@@ -126,16 +126,16 @@ def classifier_loss(target: int | None) -> Score:
 
 
 def crossed(logits: Tensor, labels: Tensor, target: int | None) -> Tensor:
-    """Tell which answers are what the attack wants, by a buffer."""
+    """Tell which answers are as the attack wants, with a buffer."""
     answers = logits.scatter_add(1, labels[:, None], torch.full_like(logits[:, :1], BUFFER)).argmax(1)
     wrong = answers != labels
     return wrong if target is None else wrong & ((answers == target) | (labels == target))
 
 
 def selective(victim: Victim, target: int | None, beyond: bool) -> Score:
-    """Return log R where the answer is wrong (and, unless `beyond`, still rejected), else the classifier's loss."""
+    """Return log R if the answer is wrong (and, unless `beyond`, still rejected), else the classifier's loss."""
     loss, certain = classifier_loss(target), log_rejector(victim)
-    # Without a threshold nothing counts as accepted: no comparison with NaN holds.
+    # Without a threshold no input counts as accepted, because every comparison with NaN is false.
     threshold = math.nan if beyond or victim.calibration is None else victim.calibration.threshold
 
     def objective(outputs: Outputs, labels: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def selective(victim: Victim, target: int | None, beyond: bool) -> Score:
 
 
 def across(gradient: Tensor, other: Tensor, remainder: float) -> Tensor:
-    """Return the part of a unit gradient orthogonal to another, or all of it where less than `remainder` is left."""
+    """Return the part of a unit gradient orthogonal to another, or the whole if less than `remainder` is left."""
     along, onto = unit(gradient), unit(other)
     rest = along - (along * onto).sum(1, keepdim=True) * onto
     left = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
@@ -155,5 +155,5 @@ def across(gradient: Tensor, other: Tensor, remainder: float) -> Tensor:
 
 
 def unit(gradient: Tensor) -> Tensor:
-    """Return each image's gradient as one float64 row of length 1, or 0."""
+    """Return each image's gradient as a float64 row of length 1, or 0."""
     return F.normalize(gradient.flatten(1).double(), dim=1, eps=1e-300)

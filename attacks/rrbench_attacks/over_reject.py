@@ -1,4 +1,4 @@
-"""Over-rejection: the smallest push that makes a right answer be refused, an attack on availability (ours)."""
+"""Over-rejection: the smallest push that gets a right answer rejected, an attack on availability (ours)."""
 
 import math
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from rrbench.ascent import margin, norms, step_up, wide
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Norm, Outputs, Victim
 
-FIRST = 1 / 32  # the first radius, as a share of the largest that images in [0, 1] can need
+FIRST = 1 / 32  # the first radius, as a share of the largest possible one for images in [0, 1]
 
 
 @dataclass(frozen=True)
 class OverReject(Attack):
-    """Descends certainty inside a ball whose radius each image searches for by itself.
+    """Descends certainty inside a ball; each image searches for its own radius.
 
-    The goal: the answer is still right, and its certainty is below the deployed threshold. A right answer
-    that is refused already has reached it unmoved; an answer that is wrong already does not count as reached.
-    Where the goal is not reached the clean image is returned.
+    The goal: the answer is still right, and its certainty is below the deployed threshold. A right answer already
+    rejected has reached the goal unmoved; an answer that is already wrong does not count as reached.
+    If the goal is not reached, the clean image is returned.
     """
 
     is_adaptive = True
@@ -29,14 +29,14 @@ class OverReject(Attack):
 
     steps: int = 50
     searches: int = 10
-    restarts: int = 1  # the first from the clean image, the others from random points half a radius away
+    restarts: int = 1  # the first starts at the clean image, the others at random points half a radius away
 
     def __post_init__(self) -> None:
         if min(self.steps, self.searches, self.restarts) < 1:
             raise ValueError("steps, searches and restarts must be at least 1")
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Search each image's radius: twice as large while it fails, then by halves."""
+        """Search each image's radius: twice as large while it fails, then by bisection."""
         thresholds = victim.calibration.threshold_of(batch.ids) if victim.calibration else batch.ids * math.nan
         if bool(thresholds.isnan().any()):
             raise CellError("over-reject needs the deployed threshold, and there are no right clean inputs to fix it")
@@ -52,7 +52,7 @@ class OverReject(Attack):
                     start = push(start, noise.to(start.dtype), budget.norm, radius[rows] / 2).clamp(0.0, 1.0)
                 rows = hunt.descend(rows, start, radius[rows], self.steps)
             low[rows] = radius[rows]
-            # A failure farther out than a success tells nothing.
+            # A failure farther away than a success means nothing.
             low = torch.where(low < hunt.distance, low, 0.0)
             is_found = hunt.distance.isfinite()
             radius = torch.where(is_found, (low + hunt.distance) / 2, (2 * radius).clamp_max(largest))
@@ -64,7 +64,7 @@ class OverReject(Attack):
 
 
 class Hunt:
-    """Per input, the nearest image seen that is answered right and refused."""
+    """Keeps, for each input, the nearest image that is answered right and rejected."""
 
     def __init__(self, victim: Victim, batch: Batch, norm: Norm, thresholds: Tensor) -> None:
         self.victim, self.batch, self.norm, self.thresholds = victim, batch, norm, thresholds
@@ -75,7 +75,7 @@ class Hunt:
         self.distance = torch.zeros_like(batch.images.flatten(1)[:, 0]).where(right & refused, math.inf)
 
     def judge(self, outputs: Outputs, certainty: Tensor, labels: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-        """Tell which answers are right, and which are refused."""
+        """Tell which answers are right, and which are rejected."""
         if not bool(certainty.isfinite().all() & outputs.logits.isfinite().all()):
             raise CellError("NaN or infinite scores on attacked inputs")
         return outputs.logits.argmax(1) == labels, certainty < thresholds
@@ -83,7 +83,7 @@ class Hunt:
     def descend(self, rows: Tensor, moved: Tensor, radius: Tensor, steps: int) -> Tensor:
         """Descend certainty inside each image's radius, and return the rows that did not reach the goal.
 
-        An answer that has become wrong climbs back to the right one. Images that reach the goal leave the batch.
+        If an answer becomes wrong, the image climbs back to the right one. Images that reach the goal leave the batch.
         """
         for step in range(steps + 1):
             if not len(rows):
@@ -107,7 +107,7 @@ class Hunt:
         return rows
 
     def keep(self, rows: Tensor, images: Tensor, moved: Tensor) -> None:
-        """Keep what is nearer than all before."""
+        """Keep images that are nearer than all earlier ones."""
         delta = (moved - images).flatten(1)
         distance = delta.abs().amax(1) if self.norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
         nearer = distance < self.distance[rows]
@@ -116,12 +116,12 @@ class Hunt:
 
 
 def push(moved: Tensor, direction: Tensor, norm: Norm, size: Tensor) -> Tensor:
-    """Move each image by its own size along the steepest direction of the norm."""
+    """Move each image by its own size in the steepest direction of the norm."""
     return moved + wide(size, moved) * step_up(torch.zeros_like(moved), direction, norm, 1.0)
 
 
 def within(moved: Tensor, images: Tensor, norm: Norm, radius: Tensor) -> Tensor:
-    """Bring each image back into its own ball round the clean one, then into [0, 1]."""
+    """Move each image back into its own ball around the clean one, then into [0, 1]."""
     delta, size = moved - images, wide(radius, images)
     if norm == "linf":
         delta = torch.minimum(torch.maximum(delta, -size), size)

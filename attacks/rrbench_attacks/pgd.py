@@ -20,5 +20,5 @@ class Pgd(Climb):
     select: Select = field(default="ce", kw_only=True)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Ascend cross-entropy; among wrong images `evade` prefers the most confident one."""
+        """Ascend cross-entropy; among wrong images, `evade` prefers the most confident one."""
         return self.climb(victim, batch, budget, draws, [cross_entropy], confidence)

@@ -20,9 +20,9 @@ Form = Literal["gated", "and"]
 
 @dataclass(frozen=True)
 class RejectionLoss(Climb):
-    """PGD on an objective that is high only where the answer is wrong and the rejector lets it pass.
+    """PGD on an objective that is high only if the answer is wrong and the rejector accepts it.
 
-    `gated`: CE + weight * log R, the second term only while the answer is wrong: a right answer is never made
+    `gated`: CE + weight * log R; the second term counts only while the answer is wrong, so a right answer is never made
     more certain (Palumbo et al.). `and`: log max_{k != y} p_k + weight * log R, the log of a product (Chen et al.).
     """
 
@@ -40,18 +40,18 @@ class RejectionLoss(Climb):
         at_least(0, weight=self.weight)
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Ascend the loss from random starts, and keep one answer per input over all of them."""
+        """Ascend the loss from random starts, and keep one answer for each input over all of them."""
         return self.climb(victim, batch, budget, draws, [self.objective(victim)])
 
     def objective(self, victim: Victim) -> Score:
-        """Return what is climbed."""
+        """Return the objective."""
         if self.form == "and":
             return weighted(best_other, self.weight, log_rejector(victim))
         return weighted(cross_entropy, self.weight, where_wrong(log_rejector(victim)))
 
 
 def where_wrong(score: Score) -> Score:
-    """Return a score at wrong answers, 0 at right ones."""
+    """Return the score of wrong answers, and 0 for right ones."""
 
     def gated(outputs: Outputs, labels: Tensor) -> Tensor:
         value = score(outputs, labels)

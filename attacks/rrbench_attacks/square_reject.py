@@ -1,4 +1,4 @@
-"""Square (Andriushchenko et al., 2020, arXiv 1912.00049) on a wrong answer that is accepted: it needs no gradient."""
+"""Square (Andriushchenko et al., 2020, arXiv 1912.00049) for a wrong answer that is accepted; needs no gradient."""
 
 import math
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from rrbench.ascent import Tracker, margin, wide
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 from rrbench.ranges import above, at_least, at_most
 
-HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)  # of the queries: the share of an image halves there
+HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)  # shares of the queries at which the painted area halves
 
 
 @dataclass(frozen=True)
 class SquareReject(Attack):
-    """Repaints one random square after another, and keeps those that do not help the defence.
+    """Repaints random squares one after another, and keeps those that do not help the defence.
 
-    A wrong answer is better than a right one, a certain wrong one better than a doubtful one; among equals the wrong
-    class's lead decides. So it also walks over steps of a rounded certainty, and needs no gradient at all.
+    A wrong answer is better than a right one, and a certain wrong answer is better than a doubtful one; between equals,
+    the wrong class's lead decides. So it can cross the steps of a rounded certainty, and needs no gradient.
     """
 
     is_adaptive = True
@@ -28,7 +28,7 @@ class SquareReject(Attack):
     cost = "no gradients, `queries` looks an image"
 
     queries: int = 1000
-    share: float = 0.8  # of an image that the first squares cover, as in AutoAttack
+    share: float = 0.8  # share of an image that the first squares cover, as in AutoAttack
     shrink: bool = True  # squares become smaller, as published
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class SquareReject(Attack):
 
     @torch.no_grad()
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
-        """Start from vertical stripes, then repaint; every pixel stays on a face of the box."""
+        """Start with vertical stripes, then repaint; every pixel stays on a face of the box."""
         images = batch.images
         channels, height, width = images.shape[1:]
         tracker = Tracker(batch, victim.certainty, keep="best", select="evade")
@@ -57,7 +57,7 @@ class SquareReject(Attack):
         return tracker.moved()
 
     def look(self, victim: Victim, batch: Batch, tracker: Tracker, images: Tensor) -> list[Tensor]:
-        """Return what decides between images, the weightiest first, and show them to the tracker."""
+        """Return the values that rank images, the most important first, and show the images to the tracker."""
         outputs = victim.network(images)
         lead = -margin(outputs.logits, batch.labels)
         tracker.see(images, outputs, lead, is_last=True)
@@ -70,12 +70,12 @@ class SquareReject(Attack):
 
 
 def painted(images: Tensor, numbers: Tensor, eps: float) -> Tensor:
-    """Move images to the lower or the upper face of the box, by numbers in [0, 1)."""
+    """Move images to the lower or upper face of the box, by numbers in [0, 1)."""
     return torch.where(numbers < 0.5, images - eps, images + eps).clamp(0.0, 1.0)
 
 
 def side(share: float, progress: float, height: int, width: int) -> int:
-    """Return the side of the squares when this share of the queries is spent."""
+    """Return the side of the squares after this share of the queries."""
     halvings = sum(progress > mark for mark in HALVINGS)
     return min(max(round(math.sqrt(share / 2**halvings * height * width)), 1), height, width)
 
@@ -90,7 +90,7 @@ def within(number: Tensor, size: int, length: int, axis: int) -> Tensor:
 
 
 def is_as_good(new: list[Tensor], old: list[Tensor]) -> Tensor:
-    """Compare by the first value that differs; equal ones are as good: a plateau must be crossed."""
+    """Compare by the first value that differs; equals count as good, so that plateaus can be crossed."""
     answer = torch.ones_like(new[0], dtype=torch.bool)
     for one, other in zip(reversed(new), reversed(old), strict=True):
         answer = (one > other) | ((one == other) & answer)

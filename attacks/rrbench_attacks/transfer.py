@@ -1,4 +1,4 @@
-"""Images moved on another network: they tell whether gradients of the victim hide something."""
+"""Images moved on another network: they show whether the victim's gradients hide something."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from rrbench.protocols import MovedElsewhere
 
 @dataclass(frozen=True)
 class Transfer(MovedElsewhere):
-    """Shows the victim what a blind attack found on another network of the run; it asks the victim for no gradient.
+    """Shows the victim what a blind attack found on another network of the run; needs no gradient of the victim.
 
-    An attack by the victim's own gradients should do more harm: where it does not, these gradients mislead.
+    An attack with the victim's own gradients should do more harm; if it does not, these gradients mislead.
     """
 
     paper = "Papernot et al. 2016, arXiv 1605.07277"

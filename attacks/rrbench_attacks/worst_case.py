@@ -1,4 +1,4 @@
-"""The worst over many attacks: per input, whichever of their images serves the attacker best."""
+"""The worst of many attacks: for each input, the image that serves the attacker best."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from rrbench.protocols import Batch, Ensemble, Member, Moved, Outputs, Victim
 
 @dataclass(frozen=True)
 class WorstCase(Ensemble):
-    """Prefers wrong images to right ones, the more certain before the less, then the nearest to being wrong.
+    """Prefers wrong images to right ones, then more certain ones, then those nearest to being wrong.
 
-    Among wrong images the accepted ones are the most certain, so they come first whatever the threshold is.
+    Among wrong images the accepted ones are the most certain, so they come first at any threshold.
     """
 
-    revision = 2  # 1 left an input alone once it was wrong and accepted
+    revision = 2  # 1 skipped an input once it was wrong and accepted
     maximises = "the harm done by every budgeted attack of this norm in the preset's list"
     cost = "about that of the attacks it is the worst of, where they have not been run"
 
     def combine(self, victim: Victim, batch: Batch, members: Sequence[Member]) -> Moved:
-        """Let each attack try every input, and keep the worst of all they found.
+        """Let each attack try every input, and keep the worst image of all.
 
-        No input leaves early: one that is wrong and accepted already may still be made more certain, and AUC, TPR-95
-        and the risk-coverage curve look at just that.
+        No input leaves early: a wrong and accepted image may still become more certain, which changes AUC, TPR-95 and
+        the risk-coverage curve.
         """
         tracker = Tracker(batch, victim.certainty, keep="best", select="evade")
         _offer(tracker, victim, batch.images)
