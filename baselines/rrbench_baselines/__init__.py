@@ -1,4 +1,4 @@
-"""The rejectors of rrbench: one rejector, one small file; these tables are the whole list."""
+"""The rejectors of rrbench, one small file each; these tables list all of them."""
 
 from rrbench.protocols import FrameworkTable, RejectorTable
 from rrbench_baselines.atro import Atro, AtroTraining
@@ -45,7 +45,7 @@ REJECTORS: RejectorTable = {
     "r-con-sub": "rr(form=difference)",
     "rr-nosg": "rr(stop_gradient=false)",
     "never-reject": NeverReject,
-    # Not in the paper: they read any trained network, and cost no training.
+    # Not in the paper: they use any trained network, and need no training.
     "energy": Energy,
     "max-logit": MaxLogit,
     "max-logit-pnorm": MaxLogitPnorm,
@@ -60,7 +60,7 @@ REJECTORS: RejectorTable = {
     "pro": Pro,
 }
 
-# CARL and ATRO bring a training of their own.
+# CARL and ATRO bring their own training.
 FRAMEWORKS: FrameworkTable = {
     "carl": CarlTraining,
     "atro": AtroTraining,

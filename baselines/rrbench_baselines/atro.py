@@ -15,14 +15,14 @@ from rrbench_baselines.head import rejection_head
 
 @dataclass
 class Atro(Rejector):
-    """Certainty is the raw rejection function a; its tanh, which the loss sees, has the same order but ties."""
+    """Certainty is the raw rejection function a; the loss uses its tanh, which has the same order but ties."""
 
     frameworks = ("atro",)
     paper = "Kato et al. 2020, arXiv 2010.12905"
     scores = "the rejection function before its tanh"
 
     def build_head(self, width: int, classes: int) -> nn.Module:
-        """Build the head that gives the rejection function before its tanh."""
+        """Build the head whose output is the rejection function before tanh."""
         return rejection_head(width)
 
     def certainty(self, outputs: Outputs) -> Tensor:
@@ -32,10 +32,10 @@ class Atro(Rejector):
 
 @dataclass(frozen=True)
 class AtroTraining(InnerPgd):
-    """Accepting costs by how wrong the answer is, rejecting costs `cost`; the attack climbs the larger of the two.
+    """Accepting costs more the more wrong the answer is, rejecting costs `cost`; the attack climbs the larger cost.
 
-    Differs from the paper, as RR's authors do: probabilities instead of logits, no hinge at 0, no square,
-    no weight penalty, and cross-entropy beside it.
+    Differs from the paper, like RR's authors: probabilities instead of logits, no hinge at 0, no square,
+    no weight penalty, and cross-entropy is added.
     """
 
     rejectors = ("atro",)
@@ -60,7 +60,7 @@ class AtroTraining(InnerPgd):
         return 1 / (1 - 2 * self.cost)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Attack, then return both terms with the rejector's share."""
+        """Attack, then return both terms, with the rejector's loss."""
         outputs = victim.network(self.move(victim.network, batch, draws))
         loss = F.cross_entropy(outputs.logits, batch.labels)
         loss = loss + self.weight * self.max_hinge(outputs, batch.labels).mean()
@@ -71,15 +71,15 @@ class AtroTraining(InnerPgd):
         return self.climb(network, batch, self.uniform_start(batch, draws), self.max_hinge)
 
     def max_hinge(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """Return the larger of the costs of accepting and of rejecting, one value per input."""
+        """Return the larger of the costs of accepting and rejecting, one value for each input."""
         accepts = head_output(outputs).tanh()
         true = outputs.logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
-        # The mean over the classes of u p, where u is +1 for the true class and -1 for the others.
+        # The mean over classes of u p, with u = +1 for the true class and -1 for the others.
         agreement = (2 * true - 1) / outputs.logits.shape[1]
         accepting = 1 + self.alpha / 2 * (accepts - agreement)
         rejecting = self.cost * (1 - self.beta * accepts)
         return torch.maximum(accepting, rejecting)
 
     def gradients_per_image(self) -> int:
-        """Return the attack's steps and the weight update."""
+        """Return the attack's steps plus the weight update."""
         return self.steps + 1

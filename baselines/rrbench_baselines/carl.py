@@ -16,31 +16,31 @@ from rrbench_baselines.head import rejection_head
 
 @dataclass
 class Carl(Rejector):
-    """Certainty falls with q_abs, the probability of the abstain class beside the K classes."""
+    """Certainty falls with q_abs, the probability of an abstain class that is added to the K classes."""
 
     frameworks = ("carl",)
     after_training = frozenset({"sign"})
     paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
     scores = "log-odds of not abstaining"
 
-    sign: Literal["-q_abs", "+q_abs"] = "-q_abs"  # +q_abs: as released with RR, abstaining counts as certain
+    sign: Literal["-q_abs", "+q_abs"] = "-q_abs"  # +q_abs: as released with RR, where abstaining counts as certain
 
     def build_head(self, width: int, classes: int) -> nn.Module:
-        """Build the head that gives the abstain logit."""
+        """Build the head whose output is the abstain logit."""
         return rejection_head(width)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return log((1 - q_abs) / q_abs): the order of 1 - q_abs without its ties at 0 and 1."""
+        """Return log((1 - q_abs) / q_abs): the order of 1 - q_abs, but without ties at 0 and 1."""
         log_odds = outputs.logits.double().logsumexp(1) - outputs.head[:, 0].double()
         return log_odds if self.sign == "-q_abs" else -log_odds
 
 
 @dataclass(frozen=True)
 class CarlTraining(InnerPgd):
-    """Moved images must be answered rightly or with the abstain class, and the clean margin must be flat.
+    """Moved images must get the right class or the abstain class, and the clean margin must be flat.
 
-    Differs from the paper, as RR's authors do: cross-entropy is over the K classes on moved images, not over
-    K + 1 on clean ones, so that nothing makes abstaining costly; the attack climbs the abstain loss itself.
+    Differs from the paper, like RR's authors: cross-entropy is over K classes on moved images, not over K + 1 on
+    clean ones, so nothing makes abstaining costly; the attack climbs the abstain loss itself.
     """
 
     rejectors = ("carl",)
@@ -49,14 +49,14 @@ class CarlTraining(InnerPgd):
 
     weight: float = 0.5
     penalty: float = 0.02
-    penalty_reduction: Literal["sum", "mean"] = "sum"  # mean: RR's authors' slip, which divides it by the batch size
+    penalty_reduction: Literal["sum", "mean"] = "sum"  # mean: a slip of RR's authors that divides by the batch size
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, weight=self.weight, penalty=self.penalty)
 
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Attack, then return the three terms with the rejector's share."""
+        """Attack, then return the three terms, with the rejector's loss."""
         outputs = victim.network(self.move(victim.network, batch, draws))
         loss = F.cross_entropy(outputs.logits, batch.labels)
         loss = loss + self.weight * abstain_loss(outputs, batch.labels).mean()
@@ -68,7 +68,7 @@ class CarlTraining(InnerPgd):
         return self.climb(network, batch, self.uniform_start(batch, draws), abstain_loss)
 
     def slope(self, network: Network, batch: Batch) -> Tensor:
-        """Return the mean l1 norm of the clean margin's gradient; training differentiates it once more."""
+        """Return the mean l1 norm of the clean margin's gradient; training differentiates it again."""
         images = batch.images.detach().requires_grad_()
         margins = margin(network(images).logits, batch.labels)
         total = margins.sum() if self.penalty_reduction == "sum" else margins.mean()
@@ -76,7 +76,7 @@ class CarlTraining(InnerPgd):
         return gradient.flatten(1).abs().sum(1).mean()
 
     def gradients_per_image(self) -> int:
-        """Return the attack's steps, the slope, and the weight update, which goes through both images."""
+        """Return the attack's steps, the slope, and the weight update, which passes through both images."""
         return self.steps + 3
 
 

@@ -26,11 +26,11 @@ class Confidence(Rejector):
 
 
 def check_tau(tau: float) -> None:
-    """Refuse a temperature that would turn probabilities round, or make none."""
+    """Refuse a temperature that would reverse probabilities, or not give any."""
     if not tau > 0:
         raise ValueError("tau must be above 0")
 
 
 def probabilities(outputs: Outputs, tau: float = 1.0) -> Tensor:
-    """Return softmax in float64: in float32 sure answers tie at exactly 1."""
+    """Return softmax in float64: in float32 confident answers tie at exactly 1."""
     return (outputs.logits.double() / tau).softmax(1)

@@ -14,7 +14,7 @@ from rrbench_baselines.rr import RR
 
 @dataclass
 class Coupled(RR):
-    """Certainty is the smaller of Con - gamma and R-Con - 1/2; positive means accepted, at no tuned threshold."""
+    """Certainty is the smaller of Con - gamma and R-Con - 1/2; positive means accepted, without a tuned threshold."""
 
     trains_as = "rr"
     after_training = frozenset({"score", "gamma"})
@@ -31,6 +31,6 @@ class Coupled(RR):
         below(1, gamma=self.gamma)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return how far both conditions are met."""
+        """Return the smaller distance by which the two conditions are met."""
         confidence = probabilities(outputs, self.tau).amax(1)
         return torch.minimum(confidence - self.gamma, self.rectified(confidence, outputs) - 0.5)

@@ -1,4 +1,4 @@
-"""CPR: reject what a small push changes (Chen et al., 2023, arXiv 2305.01139)."""
+"""CPR: rejects inputs whose prediction a small push changes (Chen et al., 2023, arXiv 2305.01139)."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,10 +13,10 @@ from rrbench.ranges import above, at_least
 
 @dataclass
 class Cpr(Rejector):
-    """Certainty is the predicted class's lead after a small PGD against it: below 0 where the label changes.
+    """Certainty is the predicted class's lead after a small PGD against it: below 0 if the prediction changes.
 
-    The published rule is its own threshold, 0. Differs from the paper: a lead instead of yes or no, so that there is
-    something to attack and to compare. Gradients pass through the pushed image; the push, made of signs, has none.
+    The published rule is its own threshold, 0. Differs from the paper: a lead instead of yes or no gives attacks
+    a gradient and inputs an order. Gradients pass through the pushed image; the push consists of signs and has none.
     """
 
     own_threshold = 0.0
@@ -32,7 +32,7 @@ class Cpr(Rejector):
         at_least(1, steps=self.steps)
 
     def look(self, network: Network, images: Tensor, outputs: Outputs) -> Tensor:
-        """Push each image away from its own prediction, from where it is, and return the lead that is left."""
+        """Push each image away from its own prediction, starting at the image, and return the lead that remains."""
         predicted = outputs.logits.argmax(1)
 
         def objective(moved: Outputs) -> Tensor:
@@ -48,5 +48,5 @@ class Cpr(Rejector):
 
 
 def carried(images: Tensor, moved: Tensor) -> Tensor:
-    """Return moved images that follow the images they come from: the same push for whoever moves those a little."""
+    """Return moved images as a function of the original images, with a constant push, for gradients."""
     return torch.where(images == moved, images, images + (moved - images).detach())

@@ -1,4 +1,4 @@
-"""DOCTOR: the chance that two draws from the softmax agree (Granese et al., 2021, arXiv 2106.02395)."""
+"""DOCTOR: the probability that two draws from the softmax agree (Granese et al., 2021, arXiv 2106.02395)."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from rrbench_baselines.confidence import check_tau, probabilities
 
 @dataclass
 class Doctor(Rejector):
-    """Certainty is g, the sum of the squared probabilities: D-alpha, which rejects where (1 - g) / g is large.
+    """Certainty is g, the sum of the squared probabilities (D-alpha, which rejects if (1 - g) / g is large).
 
     Differs from the paper: g instead of the ratio, which falls as g rises. The order is the same, and g lies in [0, 1].
-    No input is preprocessed. D-beta is left out: it has the order of `confidence`.
+    Inputs are not preprocessed. D-beta is left out, because it has the order of `confidence`.
     """
 
     is_probability = True

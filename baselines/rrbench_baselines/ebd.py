@@ -12,7 +12,7 @@ from rrbench.ranges import at_least, at_most
 
 @dataclass
 class Ebd(Rejector):
-    """Certainty is logsumexp of the logits, pushed above m_in where right and below m_out where wrong."""
+    """Certainty is logsumexp of the logits; training pushes it above m_in if right and below m_out if wrong."""
 
     paper = "Liu et al. 2020, arXiv 2010.03759"
     scores = "logsumexp of the logits (negative energy)"
@@ -26,13 +26,13 @@ class Ebd(Rejector):
         at_most(self.m_in, m_out=self.m_out)
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
-        """Add both hinge terms, squared; nothing when the batch is all right or all wrong."""
+        """Add both squared hinge terms; nothing if the batch is all right or all wrong."""
         certainty = self.certainty(outputs)
         right = outputs.logits.argmax(1) == labels
         high = F.relu(certainty - self.m_out).square()
         low = F.relu(self.m_in - certainty).square()
-        # Sums over masks rather than indexing: no wait for the device inside a training step.
-        # An empty group counts as one input: 0 / 0, though left out below, would make every gradient NaN.
+        # Masked sums instead of indexing: a training step then does not wait for the device.
+        # An empty group counts as one input: 0 / 0 would make every gradient NaN, although it is left out below.
         hinges = (high * ~right).sum() / (~right).sum().clamp_min(1) + (low * right).sum() / right.sum().clamp_min(1)
         both = right.any() & ~right.all()
         return classifier_loss + self.weight * torch.where(both, hinges, 0.0)

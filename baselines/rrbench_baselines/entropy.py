@@ -1,4 +1,4 @@
-"""Entropy: how far the softmax is from saying nothing (Shannon, 1948)."""
+"""Entropy: how far the softmax is from uniform (Shannon, 1948)."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rrbench_baselines.confidence import check_tau
 
 @dataclass
 class Entropy(Rejector):
-    """Certainty is 1 - H / log K: 0 where all K classes are alike, 1 where one has all the probability."""
+    """Certainty is 1 - H / log K: 0 if all K classes are equally likely, 1 if one class has all the probability."""
 
     is_probability = True
     paper = "Shannon 1948; as a rejector Hendrycks & Gimpel 2017, arXiv 1610.02136"
@@ -23,9 +23,9 @@ class Entropy(Rejector):
         check_tau(self.tau)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return the share of the largest entropy that is missing."""
-        # Not p log p of a probability that has become 0: its slope would be NaN.
+        """Return 1 minus the entropy as a share of the largest."""
+        # From log-probabilities: p log p of a probability that has become 0 would have a NaN gradient.
         log_probability = (outputs.logits.double() / self.tau).log_softmax(1)
         entropy = -(log_probability.exp() * log_probability).sum(1)
-        # Rounding may carry a uniform softmax beyond log K.
+        # Rounding may make the entropy of a uniform softmax larger than log K.
         return (1 - entropy / math.log(outputs.logits.shape[1])).clamp_min(0)

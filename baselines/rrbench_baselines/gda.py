@@ -12,13 +12,13 @@ from rrbench_baselines.references import correct_by_class, in_chunks
 
 Inverse = Literal["fp64", "fp32", "ridge"]
 
-SCATTER_RIDGE = 1e-10  # the released code's: of use to a channel that never fires, and next to nothing elsewhere
-SMALLEST_PIVOT = 5e-12  # of a correlation matrix: below it, a CPU's and a GPU's scores differed in the fourth digit
+SCATTER_RIDGE = 1e-10  # from the released code; helps a channel that is always 0, and changes almost nothing else
+SMALLEST_PIVOT = 5e-12  # of a correlation matrix: below it, CPU and GPU scores differed in the fourth digit
 
 
 @dataclass
 class Gda(Rejector):
-    """Certainty is minus the squared Mahalanobis distance to the nearest class mean; the classes share a covariance.
+    """Certainty is minus the squared Mahalanobis distance to the nearest class mean; all classes share a covariance.
 
     Differs from the paper: one layer, no input preprocessing and no logistic regression, as in Pang et al. 2022.
     """
@@ -27,7 +27,7 @@ class Gda(Rejector):
     paper = "Lee et al. 2018, arXiv 1807.03888"
     scores = "minus the squared Mahalanobis distance to the nearest class, one covariance for all"
 
-    inverse: Inverse = "fp64"  # fp32: as the released code; ridge: fp64 with 1e-6 of the mean variance added
+    inverse: Inverse = "fp64"  # fp32: as in the released code; ridge: fp64 with 1e-6 of the mean variance added
 
     def fit(self, clean: Outputs, labels: Tensor) -> None:
         """Learn the class means and the inverse of the pooled within-class covariance."""
@@ -35,7 +35,7 @@ class Gda(Rejector):
         self.fitted = {"means": means, "precision": invert(scatters.sum(0), counts.sum(), self.inverse)}
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return the distance, negated; no log-determinant."""
+        """Return minus the distance; without a log-determinant."""
         return -in_chunks(self.distance, outputs, self.fitted["means"].numel())
 
     def distance(self, outputs: Outputs) -> Tensor:
@@ -45,7 +45,7 @@ class Gda(Rejector):
 
 @dataclass
 class GdaStar(Gda):
-    """As GDA, with a covariance for each class."""
+    """Like GDA, with a covariance for each class."""
 
     scores = "minus the squared Mahalanobis distance to the nearest class, each with its own covariance"
 
@@ -57,10 +57,10 @@ class GdaStar(Gda):
 
 @dataclass
 class Gmm(GdaStar):
-    """As GDA*, but asks the predicted class only.
+    """Like GDA*, but uses only the predicted class.
 
-    Differs from the paper: a single Gaussian per class, on the features alone, one threshold for all classes;
-    so did Pang et al. 2022.
+    Differs from the paper: a single Gaussian for each class, on the features only, and one threshold for all classes,
+    as in Pang et al. 2022.
     """
 
     paper = "Zheng & Hong 2018, NeurIPS (I-defender)"
@@ -81,7 +81,7 @@ def class_statistics(groups: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def invert(scatter: Tensor, count: Tensor, inverse: Inverse) -> Tensor:
-    """Invert scatter / count, a shared covariance or one per class, or say which is singular."""
+    """Invert scatter / count (one shared covariance, or one for each class); the error names a singular one."""
     width = scatter.shape[-1]
     identity = torch.eye(width, dtype=scatter.dtype, device=scatter.device)
     covariance = (scatter + SCATTER_RIDGE * identity) / count[..., None, None]
@@ -104,22 +104,22 @@ def invert(scatter: Tensor, count: Tensor, inverse: Inverse) -> Tensor:
 
 
 def invert_scaled(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the inverse, by way of the correlation matrix, and whether that is singular to working precision.
+    """Return the inverse, computed through the correlation matrix, and whether that is numerically singular.
 
-    Channels differ in variance by many orders of magnitude; that alone must not count as singular.
+    Channels' variances differ by many orders of magnitude; this alone must not count as singular.
     """
     deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
     scale = deviation[..., :, None] * deviation[..., None, :]
     factor, failed = torch.linalg.cholesky_ex(covariance / scale)
     smallest = factor.diagonal(dim1=-2, dim2=-1).amin(-1).square()
     identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    # Not cholesky_inverse, which raises on a zero pivot before it can be judged here.
+    # Not cholesky_inverse: it raises an error at a zero pivot before this code can judge it.
     return torch.cholesky_solve(identity, factor) / scale, (failed > 0) | ~(smallest > SMALLEST_PIVOT)
 
 
 def mahalanobis(features: Tensor, means: Tensor, precision: Tensor) -> Tensor:
-    """Return (classes, N): each input's squared distance to each class, for one shared precision or one per class."""
+    """Return (classes, N): squared distances to each class, for one shared precision or one for each class."""
     centre = means.mean(0)
     features, means = features.double() - centre, (means - centre)[:, None]
-    # Not (features - means) @ precision: this way a shared precision multiplies each input once, not once per class.
+    # Not (features - means) @ precision: here a shared precision multiplies each input once, not once for each class.
     return ((features - means) * (features @ precision - means @ precision)).sum(2)

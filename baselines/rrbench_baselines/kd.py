@@ -11,11 +11,11 @@ from rrbench_baselines.references import correct_by_class, in_chunks, squared_di
 
 @dataclass
 class Kd(Rejector):
-    """Certainty is the log density at the features, among training features of the predicted class.
+    """Certainty is the log density of training features of the predicted class, at the input's features.
 
-    Differs from the paper: no dropout uncertainty and no logistic regression on top, as in Pang et al. 2022, whose
-    text divides the squared distance by sigma^2; their code multiplies by it, and so do we, by g. The logarithm is
-    ours: it keeps the order, where the density of far inputs would underflow to a tie at 0.
+    Differs from the paper: no dropout uncertainty, no logistic regression, as in Pang et al. 2022. Their text divides
+    the squared distance by sigma^2; their code multiplies it, and so do we, by g. The logarithm is ours: it keeps the
+    order, while densities of far inputs would underflow and tie at 0.
     """
 
     needs = frozenset({"features"})
@@ -23,7 +23,7 @@ class Kd(Rejector):
     scores = "log of the mean of exp(-g distance^2) to training features of the predicted class"
 
     g: float = 1e-3
-    references: int = 1000  # up to so many of each class
+    references: int = 1000  # at most so many of each class
 
     def __post_init__(self) -> None:
         if not self.g > 0 or self.references < 1:
@@ -40,8 +40,8 @@ class Kd(Rejector):
         return in_chunks(self.log_density, outputs, len(self.fitted["references"]))
 
     def log_density(self, outputs: Outputs) -> Tensor:
-        """Return log-mean-exp over the predicted class's references."""
-        # All classes' references with a mask: a loop over the predicted classes waits for the device, and is slower.
+        """Return log-mean-exp over the references of the predicted class."""
+        # A mask over all classes' references: a loop over predicted classes waits for the device, and is slower.
         own = self.fitted["classes"] == outputs.logits.argmax(1, keepdim=True)
         kernels = -self.g * squared_distances(outputs.features, self.fitted["references"])
         return kernels.where(own, -torch.inf).logsumexp(1) - own.sum(1, dtype=torch.float64).log()

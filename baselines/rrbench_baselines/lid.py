@@ -8,7 +8,7 @@ from rrbench.errors import CellError
 from rrbench.protocols import Outputs, Rejector
 from rrbench_baselines.references import correct_features, in_chunks, squared_distances
 
-SMALLEST_GAP = 1e-9  # k equal distances would make the dimension infinite, or, by rounding, negative
+SMALLEST_GAP = 1e-9  # k equal distances would make the dimension infinite or, by rounding, negative
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Lid(Rejector):
     """Certainty is minus the dimension estimated from the distances to the k nearest training features.
 
     Differs from the paper: one layer, one fixed set of references instead of the query's own batch, and no
-    logistic regression on top, as in Pang et al. 2022. No neighbour is dropped as the query itself.
+    logistic regression, as in Pang et al. 2022. No neighbour is dropped as being the query itself.
     """
 
     needs = frozenset({"features"})
@@ -24,7 +24,7 @@ class Lid(Rejector):
     scores = "minus the local intrinsic dimension among the k nearest training features"
 
     k: int = 600
-    references: int = 10_000  # up to so many, of all classes together
+    references: int = 10_000  # at most so many of all classes together
 
     def __post_init__(self) -> None:
         if not 2 <= self.k <= self.references:
@@ -42,7 +42,7 @@ class Lid(Rejector):
         return -in_chunks(self.dimension, outputs, len(self.fitted["references"]))
 
     def dimension(self, outputs: Outputs) -> Tensor:
-        """Return 1 / (log d_k - mean_i log d_i), the k-th distance included in the mean."""
+        """Return 1 / (log d_k - mean_i log d_i); the mean includes the k-th distance."""
         distances = squared_distances(outputs.features, self.fitted["references"])
         logarithms = distances.topk(self.k, largest=False, sorted=False).values.log() / 2
         return 1 / (logarithms.amax(1) - logarithms.mean(1)).clamp_min(SMALLEST_GAP)

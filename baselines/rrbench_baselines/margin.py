@@ -1,4 +1,4 @@
-"""Margin: how far the first class is ahead of the second (Scheffer et al., 2001)."""
+"""Margin: how far the first class leads the second (Scheffer et al., 2001)."""
 
 from dataclasses import dataclass
 
@@ -22,6 +22,6 @@ class Margin(Rejector):
         check_tau(self.tau)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return the gap."""
+        """Return the difference."""
         first, second = probabilities(outputs, self.tau).topk(2, dim=1).values.unbind(1)
         return first - second

@@ -9,11 +9,11 @@ from rrbench.protocols import Outputs, Rejector
 
 @dataclass
 class MaxLogit(Rejector):
-    """Certainty is the largest logit, whatever the others are."""
+    """Certainty is the largest logit; the other logits do not matter."""
 
     paper = "Hendrycks et al. 2022, arXiv 1911.11132"
     scores = "largest logit"
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return it."""
+        """Return the largest logit."""
         return outputs.logits.amax(1)

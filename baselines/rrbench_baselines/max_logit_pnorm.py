@@ -10,17 +10,17 @@ from rrbench.metrics.measures import aurc
 from rrbench.protocols import Outputs, Rejector
 from rrbench_baselines.confidence import probabilities
 
-GRID = tuple(float(p) for p in range(9))  # as released; 0 leaves the centred logits as they are
-CONFIDENCE = math.nan  # in the place of p: none of them did better
+GRID = tuple(float(p) for p in range(9))  # as in the release; 0 means no normalisation
+CONFIDENCE = math.nan  # in place of p: no p did better than confidence
 
 
 @dataclass
 class MaxLogitPnorm(Rejector):
-    """Certainty is the largest centred logit over the p-norm of all, for the p of least area under risk and coverage.
+    """Certainty is the largest centred logit over the p-norm of all; p has the smallest area under risk-coverage.
 
-    As published it falls back on confidence where no p does better. A temperature would not change the order.
-    Differs from the paper: p is chosen on the training inputs, not on a part of the held-out ones; a network that gets
-    them all right falls back.
+    As published, it falls back on confidence if no p does better. A temperature would not change the order.
+    Differs from the paper: p is chosen on the training inputs, not on a part of the held-out ones; if a network gets
+    them all right, it falls back.
     """
 
     paper = "Cattelan & Silva 2024, arXiv 2305.15508"
@@ -38,7 +38,7 @@ class MaxLogitPnorm(Rejector):
         self.fitted = {"p": torch.tensor(chosen, dtype=torch.float64, device=labels.device)}
 
     def choose(self, clean: Outputs, labels: Tensor) -> float:
-        """Return the p of least area; it must be smaller than that of confidence."""
+        """Return the p with the smallest area, which must be below the area of confidence."""
         is_right = (clean.logits.argmax(1) == labels).cpu().numpy()
 
         def area(p: float) -> float:
@@ -48,7 +48,7 @@ class MaxLogitPnorm(Rejector):
         return best if area(best) < area(CONFIDENCE) else CONFIDENCE
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return the score of the fitted p."""
+        """Return the score with the fitted p."""
         return score(outputs, float(self.fitted["p"]))
 
 
@@ -60,7 +60,7 @@ def score(outputs: Outputs, p: float) -> Tensor:
     centred = logits - logits.mean(1, keepdim=True)
     if p == 0:
         return centred.amax(1)
-    # A constant factor cancels: with this one no power overflows, and rounding is not taken for a difference.
+    # A constant factor cancels; with this one, no power overflows and rounding does not count as a difference.
     largest = centred.detach().abs().amax(1, keepdim=True)
     scaled = centred / largest.clamp_min(1e-9 * logits.detach().abs().amax(1, keepdim=True) + 1e-30)
     norm: Tensor = torch.linalg.vector_norm(scaled, p, dim=1)

@@ -1,4 +1,4 @@
-"""Never-reject: the network without a rejector, the reference that every rejector must beat."""
+"""Never-reject: the network without a rejector; every rejector must beat it."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from rrbench.protocols import Outputs, Rejector
 
 @dataclass
 class NeverReject(Rejector):
-    """Certainty is 1: every input is answered. Attacks on it are attacks on the classifier alone."""
+    """Certainty is 1: every input is answered. An attack on it attacks only the classifier."""
 
     is_probability = True
     is_constant = True

@@ -15,10 +15,10 @@ from rrbench_baselines.cpr import carried
 
 @dataclass
 class Pro(Rejector):
-    """Certainty is the lowest confidence on the way of a few sign steps down it, the image itself included.
+    """Certainty is the lowest confidence along a few sign steps that lower it, including the image itself.
 
-    Differs from the paper: step and steps are fixed, where the authors choose them on validation data. Gradients pass
-    through the pushed images; the pushes themselves, made of signs, have none.
+    Differs from the paper: step and steps are fixed; the authors choose them on validation data. Gradients pass through
+    the pushed images; the pushes consist of signs and have none.
     """
 
     is_probability = True
@@ -45,14 +45,14 @@ class Pro(Rejector):
             return -self.log_odds(moved)
 
         step = float(self.step)
-        radius = step * self.steps  # of no effect: the steps end there
+        radius = step * self.steps  # no effect: the steps end there
         last = ascend(
             network, images, images, objective, norm="linf", radius=radius, step=step, steps=self.steps, observe=observe
         )
         return torch.stack([self.log_odds(network(carried(images, moved))) for moved in (*passed[1:], last)], 1)
 
     def log_odds(self, outputs: Outputs) -> Tensor:
-        """Return log p - log(1 - p) of the largest probability: in float32 sure answers would tie at 1."""
+        """Return log p - log(1 - p) of the largest probability: in float32 confident answers would tie at 1."""
         first, *others = (outputs.logits / self.tau).sort(1, descending=True).values.unbind(1)
         return first - torch.stack(others, 1).logsumexp(1)
 

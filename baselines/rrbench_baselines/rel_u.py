@@ -1,4 +1,4 @@
-"""Rel-U: which classes wrong answers hesitate between (Dadalto et al., 2024, arXiv 2306.01710)."""
+"""Rel-U: learns between which classes wrong answers hesitate (Dadalto et al., 2024, arXiv 2306.01710)."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,18 @@ from rrbench_baselines.confidence import check_tau, probabilities
 
 @dataclass
 class RelU(Rejector):
-    """Certainty is 1 - p D p: D holds, for two classes, how much more wrong answers share between them than right ones.
+    """Certainty is 1 - p D p; for two classes, D is how much more probability wrong answers share than right ones.
 
-    Differs from the paper: D is learnt from the training inputs, of which a network gets few wrong, and not from a part
-    of the test inputs. Its largest entry is 1 instead of its norm: the order is the same, and certainty is in [0, 1].
-    No input is preprocessed.
+    Differs from the paper: D is learnt on the training inputs, of which a network gets few wrong, not on a part of the
+    test inputs. Its largest entry is 1, not its norm: the order is the same, and certainty lies in [0, 1].
+    Inputs are not preprocessed.
     """
 
     is_probability = True
     paper = "Dadalto et al. 2024, arXiv 2306.01710"
     scores = "1 minus the quadratic form p D p, D learnt from right and wrong training answers"
 
-    weight: float = 0.5  # of the wrong answers; the right ones have the rest
+    weight: float = 0.5  # of the wrong answers; right answers have the remaining weight
     tau: float = 1.0
 
     def __post_init__(self) -> None:
@@ -33,14 +33,14 @@ class RelU(Rejector):
         at_most(1, weight=self.weight)
 
     def fit(self, clean: Outputs, labels: Tensor) -> None:
-        """Learn D in closed form; where there is nothing to learn it is 1 off the diagonal, the Gini index."""
+        """Learn D in closed form; if there is nothing to learn, D is 1 off the diagonal, the Gini index."""
         probability = probabilities(clean, self.tau)
         is_right = clean.logits.argmax(1) == labels
         right, wrong = probability[is_right], probability[~is_right]
         if not len(right):
             raise CellError("rel-u needs training inputs that are classified correctly, and has none")
         others = 1 - torch.eye(probability.shape[1], dtype=probability.dtype, device=probability.device)
-        # No wrong answer is a mean of nothing: 0, as if wrong answers shared no probability.
+        # Without wrong answers their mean is 0, as if they shared no probability.
         shared = self.weight * wrong.T @ wrong / max(1, len(wrong)) - (1 - self.weight) * right.T @ right / len(right)
         matrix = shared.relu() * others
         largest = matrix.amax()

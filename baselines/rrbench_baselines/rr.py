@@ -20,7 +20,7 @@ class RR(Rejector):
     paper = "Pang et al. 2022, arXiv 2105.14785"
     scores = "R-Con: confidence times the head's rectification A"
 
-    score: Literal["rcon", "con"] = "rcon"  # con: the same network, judged by confidence alone
+    score: Literal["rcon", "con"] = "rcon"  # con: the same network, judged only by confidence
     tau: float = 1.0  # temperature in the RR loss and in the score; cross-entropy keeps 1
     weight: float = 1.0
     form: Literal["product", "difference", "head", "confidence"] = "product"
@@ -32,15 +32,15 @@ class RR(Rejector):
 
     @property
     def is_probability(self) -> bool:
-        """All but the difference, which may be negative, are products of probabilities."""
+        """Whether certainty lies in [0, 1]; only the difference may be negative."""
         return self.score == "con" or self.form != "difference"
 
     def build_head(self, width: int, classes: int) -> nn.Module:
-        """Build the head that gives A before its sigmoid."""
+        """Build the head whose output is A before the sigmoid."""
         return rejection_head(width)
 
     def rectified(self, confidence: Tensor, outputs: Outputs) -> Tensor:
-        """Couple a confidence and the head into R."""
+        """Combine a confidence and the head into R."""
         rectifier = outputs.head[:, 0].double().sigmoid()
         if self.form == "product":
             return confidence * rectifier
@@ -49,13 +49,13 @@ class RR(Rejector):
         return rectifier if self.form == "head" else confidence
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
-        """Add BCE(R, sg[T-Con]); confidence inside R is held fixed where the prediction is right."""
+        """Add BCE(R, sg[T-Con]); inside R, confidence is held fixed if the prediction is right."""
         probability = probabilities(outputs, self.tau)
         confidence, predicted = probability.max(1)
         target = probability.gather(1, labels[:, None]).squeeze(1).detach()
         if self.stop_gradient:
             confidence = confidence.where(predicted != labels, confidence.detach())
-        # The paper's footnote on the difference gives no code: this keeps its BCE defined.
+        # The paper mentions the difference in a footnote without code; this keeps its BCE defined.
         edge = 1e-6 if self.form == "difference" else 0.0
         rectified = self.rectified(confidence, outputs).clamp(edge, 1 - edge)
         return classifier_loss + self.weight * F.binary_cross_entropy(rectified, target).to(classifier_loss.dtype)

@@ -13,12 +13,12 @@ from rrbench_baselines.head import rejection_head
 
 @dataclass
 class Snet(Rejector):
-    """Certainty is the selector g, which learns where the classifier may keep silent at a wanted coverage.
+    """Certainty is the selector g, which learns where the classifier may abstain at a wanted coverage.
 
-    Differs from the paper: the selector is the head that RR has too.
+    Differs from the paper: the selector is the same head as RR's.
     """
 
-    frameworks = ("pgd-at", "standard")  # its loss takes the place of the framework's: TRADES or CCAT would be lost
+    frameworks = ("pgd-at", "standard")  # its loss replaces the framework's: TRADES or CCAT would be lost
     is_probability = True
     paper = "Geifman & El-Yaniv 2019, arXiv 1901.09192"
     scores = "the selector g"
@@ -36,21 +36,21 @@ class Snet(Rejector):
         return SelectorAndAuxiliary(width, classes)
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
-        """Return half auxiliary loss, half selective risk with the coverage penalty; there is no other loss."""
+        """Return half the auxiliary loss, and half the selective risk with coverage penalty; there is no other loss."""
         raw, auxiliary = outputs.head[:, 0], outputs.head[:, 1:]
         missing = F.relu(self.coverage - raw.sigmoid().mean())
-        # g / sum(g), also where every g underflows to 0.
+        # g / sum(g), even if every g underflows to 0.
         shares = F.logsigmoid(raw).softmax(0)
         risk = (shares * F.cross_entropy(outputs.logits, labels, reduction="none")).sum()
         return 0.5 * (F.cross_entropy(auxiliary, labels) + self.weight * missing.square() + risk)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return g in float64: in float32 sure answers tie at exactly 1."""
+        """Return g in float64: in float32 confident answers tie at exactly 1."""
         return outputs.head[:, 0].double().sigmoid()
 
 
 class SelectorAndAuxiliary(nn.Module):
-    """The selector before its sigmoid, then the logits of a classifier that exists for training only."""
+    """The selector before its sigmoid, then the logits of a classifier that only training uses."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""T-Con: the true class's probability, an oracle that bounds every confidence-based rejector from above."""
+"""T-Con: the true class's probability, an oracle that is an upper bound for every confidence-based rejector."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from rrbench_baselines.confidence import check_tau, probabilities
 
 @dataclass
 class TCon(Rejector):
-    """Certainty is softmax at the label; not a defence, for nobody knows the label when it matters."""
+    """Certainty is softmax at the label; not a defence, as the label is unknown in use."""
 
     is_oracle = True
     is_probability = True
@@ -23,7 +23,7 @@ class TCon(Rejector):
         check_tau(self.tau)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Refuse: without labels there is no T-Con."""
+        """Refuse: T-Con needs labels."""
         raise TypeError("t-con is an oracle: use oracle_certainty, which is given the labels")
 
     def oracle_certainty(self, outputs: Outputs, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""ViM: energy against what the training features do not span (Wang et al., 2022, arXiv 2203.10807)."""
+"""ViM: energy against the part of features that training features do not span (Wang et al., 2022, arXiv 2203.10807)."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from rrbench.ranges import at_least
 from rrbench_baselines.energy import Energy
 from rrbench_baselines.references import features_of
 
-SMALLEST = 1e-10  # of the largest variance of a combination of features: a smaller one is rounding
+SMALLEST = 1e-10  # relative to the largest variance of any combination of features; anything smaller is rounding
 
 
 @dataclass
 class Vim(Rejector):
-    """Certainty is energy minus a virtual logit: the length of the features off their principal subspace, scaled.
+    """Certainty is energy minus a virtual logit: the scaled length of the features outside their principal subspace.
 
-    Differs from the paper: the classifier's weights, which place the origin, are found by least squares from what it
-    says of the training inputs. Where logits are no linear map of the features they are its best fit.
+    Differs from the paper: the classifier's weights, which give the origin, come from a least-squares fit to its logits
+    on the training inputs. If logits are no linear map of the features, this is the best linear fit.
     """
 
     needs = frozenset({"features"})
@@ -48,7 +48,7 @@ class Vim(Rejector):
             raise CellError("NaN or infinite features on the training inputs")
         origin = zero_logits(features, logits)
         centred = features - origin
-        _, axes = torch.linalg.eigh(centred.T @ centred / len(centred))  # the smallest variance first
+        _, axes = torch.linalg.eigh(centred.T @ centred / len(centred))  # sorted: the smallest variance first
         residual = axes[:, : width - dimensions].contiguous()
         length = torch.linalg.vector_norm(centred @ residual, dim=1).mean()
         if not bool(length > SMALLEST * torch.linalg.vector_norm(centred, dim=1).mean()):
@@ -63,10 +63,10 @@ class Vim(Rejector):
 
 
 def zero_logits(features: Tensor, logits: Tensor) -> Tensor:
-    """Return the point nearest to 0 at which a classifier, linear in the features, gives logits of 0, or next to it."""
+    """Return the point nearest to 0 at which a linear classifier on the features gives logits of 0, or nearly 0."""
     centre, height = features.mean(0), logits.mean(0)
     centred = features - centre
-    # By way of the covariance: a width of 512 is a small matrix, and 45,000 rows are a large one.
+    # Through the covariance: with width 512 it is a small matrix, while 45,000 rows are a large one.
     weight = torch.linalg.pinv(centred.T @ centred, rtol=SMALLEST, hermitian=True) @ (centred.T @ (logits - height))
     found: Tensor = (centre @ weight - height) @ torch.linalg.pinv(weight)
     return found
