@@ -1,1 +1,1 @@
-"""A row is held against its files, its network and, if asked, the attack run again."""
+"""Checks a row against its files, its network and, if asked, a repeated attack."""

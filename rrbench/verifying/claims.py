@@ -1,4 +1,4 @@
-"""What a row claims, held against what knows better: its cell's keys, its network's header, a zoo's index, its files.
+"""Compares a row's claims with other evidence: its cell's keys, its network's header, a zoo's index, its files.
 
 Each function yields one line for each contradiction.
 """
@@ -24,12 +24,12 @@ from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.rows.tables import budget_text
 from rrbench.zoo import Entry
 
-STATED = ("rejector", "attack", "framework")  # whose settings a row states
-COUNTED = ("gradients", "forwards")  # what an attack's file says of its cost; seconds are of whoever ran it first
+STATED = ("rejector", "attack", "framework")  # a row states their settings
+COUNTED = ("gradients", "forwards")  # costs in an attack's file; its seconds belong to the first run
 
 
 def miskeyed(record: CellRecord) -> Iterator[str]:
-    """Say where the keys, or the row, do not follow from what the cell says that they were made of."""
+    """Say where the keys or the row do not follow from the cell's description."""
     row, cell = record.row, record.cell
     if record.key != cell_key(cell):
         yield f"its key is not that of what was measured, {cell_key(cell)}"
@@ -42,14 +42,14 @@ def miskeyed(record: CellRecord) -> Iterator[str]:
         yield f"its row says the revisions {row.revisions}, and {write(cell['revisions'])} were measured"
     keys = {ATTACKS: record.attack, CLEAN: clean_key(cell), DATA: data_key(cell), SCORES: record.key}
     for folder, key in keys.items() if row.status == "ok" else ():
-        # A second run of an attack that ended otherwise lies beside the first.
+        # A second run of an attack with another result is stored beside the first.
         for name in files_in(record.files, folder):
             if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", name):
                 yield f"it names {name}, which is not its own"
 
 
 def misnamed(record: CellRecord) -> Iterator[str]:
-    """Say where a row names something else than the cell that was measured; tables print the row."""
+    """Say where a row, which tables print, names something else than the measured cell."""
     row, cell = record.row, record.cell
     stated = json.loads(row.settings)
     for kind in ("dataset", "network", *STATED):
@@ -75,11 +75,11 @@ def misnamed(record: CellRecord) -> Iterator[str]:
 
 
 def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
-    """Tell whether a text names a plugin with these settings; what it leaves out, it leaves to them."""
+    """Tell whether a text names a plugin with these settings; settings that it leaves out match."""
     name, values = saved
     classes = table(kind).classes
     call = long_form(kind, parse(expand(kind, text)), classes)
-    if call.name != name or values.keys() != settings_of(classes[name]).keys():  # else of another version
+    if call.name != name or values.keys() != settings_of(classes[name]).keys():  # else another version
         return bool(call.name == name)
     return bool(identity(resolve(kind, call, classes, values))[1] == values)
 
@@ -89,7 +89,7 @@ def _is_attack(text: str, saved: Sequence[Any]) -> bool:
 
 
 def miscounted(record: CellRecord, attack: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    """Say where the file of an attack is of another one, or cost something else than the row says."""
+    """Say where an attack's file belongs to another attack, or its cost differs from the row's."""
     if "key" in attack and str(attack["key"]) != record.attack:
         yield f"{file_in(record.files, ATTACKS)} says that it is of another attack, {attack['key']}"
     for name in COUNTED:
@@ -99,30 +99,30 @@ def miscounted(record: CellRecord, attack: Mapping[str, NDArray[Any]]) -> Iterat
 
 
 def mislisted(record: CellRecord, entry: Entry) -> Iterator[str]:
-    """Say where a row tells something else of its network than a zoo's index, which lists it as not kept."""
+    """Say where a row contradicts a zoo's index about its network, which the index lists as not kept."""
     if record.checkpoint != entry.sha256[: len(record.checkpoint)]:  # else it was trained where it was measured
         yield from _miskept(record, entry.key)
     yield from mistrained(record, asdict(entry))
 
 
 def _miskept(record: CellRecord, key: str) -> Iterator[str]:
-    """Say where a work folder has a checkpoint under another key than that of its training."""
+    """Say where a work folder stores a checkpoint under a key that is not its training's."""
     if record.checkpoint not in (key, f"{key}-{record.row.precision}"):
         yield f"its checkpoint is kept as {record.checkpoint}, and the key of its training is {key}"
 
 
 def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
-    """Say where a row tells something else of its network than the network's header, or the index in its place."""
+    """Say where a row contradicts its network's header, or the index in place of the header."""
     row, cell = record.row, record.cell
     for name in ("trained_as", "seed"):
         if getattr(row, name) != header.get(name):
             yield _contradiction(name, getattr(row, name), header.get(name))
     for kind, saved in (("dataset", cell["trained_on"]), ("network", cell["network"])):
         told = header.get(kind)
-        # An index has names, a header every setting.
+        # An index holds names, a header all settings.
         if not (_means(kind, told, saved) if isinstance(told, str) else told == saved):
             yield _contradiction(kind, saved[0], told)
-    # By its name: a zoo's network stands for its framework whatever the preset of the run says of that one's settings.
+    # Only by name: a zoo's network stands for its framework, whatever settings the run's preset gives the framework.
     if "framework" in header and header["framework"][0] != cell["framework"][0]:
         yield _contradiction("framework", cell["framework"][0], header["framework"][0])
     if json.loads(row.settings).get("recipe") != header.get("recipe"):
@@ -130,7 +130,7 @@ def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
 
 
 def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:
-    """Return the record that a transfer's attack would have on the other network, whose header is this one."""
+    """Return the record of a transfer's attack on the other network, which has this header."""
     cell = {name: part for name, part in record.cell.items() if name != "moved_on"}
     rejector = resolve("rejector", parse(header["training_key"] or plain_rejector()), table("rejector").classes, {})
     cell |= {
@@ -141,7 +141,7 @@ def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:
         "attack": cell["members"][0],
         "members": [],
     }
-    # What a row says of the network that it measures is said of the other one by the attack's settings, if at all.
+    # A transfer's row describes the measured network; only its attack's settings describe the other one.
     row = replace(
         record.row,
         trained_as=record.cell["attack"][1]["source"],
@@ -151,7 +151,7 @@ def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:
 
 
 def mistaken_source(record: CellRecord, checkpoint: Checkpoint, *, is_own: bool) -> Iterator[str]:
-    """Say where a row tells something else of the network that its images were moved on than this checkpoint."""
+    """Say where a row contradicts the checkpoint of the network on which its images were moved."""
     other, header = elsewhere(record, checkpoint.facts), checkpoint.facts
     if checkpoint.sha256 != json.loads(record.row.settings)["moved_on"]:
         yield f"checkpoint {checkpoint.path.name} does not have the row's SHA-256"
@@ -166,7 +166,7 @@ def _contradiction(name: str, here: object, there: object) -> str:
 
 
 def misheaded(record: CellRecord, header: Mapping[str, Any], *, is_own: bool) -> Iterator[str]:
-    """Say where a checkpoint's key does not follow from its header, or where a work folder has it under another's."""
+    """Say where a checkpoint's key does not follow from its header, or a work folder stores it under another key."""
     key = str(header.get("key"))
     if is_own:
         yield from _miskept(record, key)
@@ -177,7 +177,7 @@ def misheaded(record: CellRecord, header: Mapping[str, Any], *, is_own: bool) ->
 
 
 def _is_revised(header: Mapping[str, Any]) -> bool:
-    """Tell whether something behind a training has a later revision here, which is part of its key."""
+    """Tell whether a plugin behind a training has a later revision here; revisions are part of the key."""
     plugins = {kind: header[kind][0] for kind in ("dataset", "network", "framework")}
     plugins["attack"] = header["chooser"][0]
     if header["training_key"]:
@@ -186,7 +186,7 @@ def _is_revised(header: Mapping[str, Any]) -> bool:
 
 
 def of_preset(record: CellRecord) -> str:
-    """Say what hinders to believe a row's preset: settings that its names leave out and the preset does not give."""
+    """Say why a row's preset cannot be believed: its settings come neither from its names nor from the preset."""
     row, cell = record.row, record.cell
     if row.preset not in preset_names():
         return f"preset {row.preset} is not known here"
@@ -205,7 +205,7 @@ def _preset(name: str) -> Config:
 
 
 def not_installed(record: CellRecord) -> str:
-    """Name the plugin that a cell needs and that is not installed here."""
+    """Name a plugin that a cell needs and that is not installed here."""
     for kind in ("dataset", "network", *STATED):
         name = record.cell[kind][0]
         if name not in table(kind).classes:

@@ -1,4 +1,4 @@
-"""What a verification did, and what it found wrong."""
+"""What a verification checked, and what it found wrong."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from rrbench.verifying.tolerance import Tolerance
 
 @dataclass
 class Findings:
-    """What a verification did and what it found wrong. A cell counts once: as wrong, failed or one of three others."""
+    """What a verification checked and found wrong. A cell counts once: wrong, failed, or one of three others."""
 
     cells: int = 0
-    confirmed: int = 0  # replayed on their checkpoint, on the data set, and where asked attacked again
-    recomputed: int = 0  # recomputed only: a zoo lists their network as not kept
-    unchecked: Counter[str] = field(default_factory=Counter)  # what hindered -> cells
+    confirmed: int = 0  # replayed on checkpoint and data set and, if asked, attacked again
+    recomputed: int = 0  # only recomputed: a zoo lists their network as not kept
+    unchecked: Counter[str] = field(default_factory=Counter)  # {reason: cells}
     wrong: int = 0
     failed: int = 0
     rerun: int = 0
-    unfitted: int = 0  # cells whose certainties and threshold need a fit that only a rerun makes
-    superseded: int = 0  # cells of another revision than is installed: what that would say of them tells nothing
+    unfitted: int = 0  # cells whose certainties and threshold need a fit, which only a rerun makes
+    superseded: int = 0  # cells of another revision than the installed one, which cannot judge them
     tolerances: set[Tolerance] = field(default_factory=set)  # of the reruns
     problems: list[str] = field(default_factory=list)
 
@@ -28,7 +28,7 @@ class Findings:
         return [*self.problems, *missing, *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances))]
 
     def summary(self) -> str:
-        """Say it in one line."""
+        """Summarise in one line."""
         unchecked = self.unchecked.total()
         text = f"{self.cells} cells: {self.confirmed} confirmed, {self.recomputed} recomputed only"
         text += f", {unchecked} not checkable"

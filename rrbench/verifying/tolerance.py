@@ -1,9 +1,9 @@
-"""How far the scores and the row of a repeated attack may lie from what is stored. Imports no torch.
+"""How far the scores and the row of a repeated attack may be from the stored ones. Imports no torch.
 
-On the machine and in the precision of the row: not at all, `run` and `verify --rerun` being the same computation.
-Elsewhere sums are added in another order, and attacks that climb by signs carry that on. What honest runs of one attack
-differ by was measured: by how much the certainties of half of the inputs, and of nine in ten, moved, in shares of their
-spread (the interquartile range), and how many verdicts flipped.
+On the row's machine and in its precision nothing may differ: `run` and `verify --rerun` do the same computation.
+Elsewhere sums are added in another order, and attacks that climb by signs amplify the difference. Differences between
+honest runs of one attack were measured: by how much the certainties of half of the inputs, and of nine in ten, moved as
+shares of their spread (the interquartile range), and how many verdicts flipped.
 
     float32, 1 thread or 2, batches of 16 to 512      ResNet-18 pgd10, small-cnn pgd20    0, 0             0
     float32, weights off by 6e-8: any order of sums   ResNet-18 pgd10, small-cnn pgd100   2e-7, 7e-7       0
@@ -16,7 +16,7 @@ spread (the interquartile range), and how many verdicts flipped.
     no honest run: another seed of the starts         ResNet-18 pgd10                     0.0033, 0.019    1 of 32
     the same                                          small-cnn pgd20, confidence         0.028, 0.16      20 of 360
 
-Flips go to either side, so that metrics move far less: by 0.1 points and 0.002 of AUC for those 9 of 1000.
+Flips go both ways, so metrics move far less: by 0.1 points and 0.002 of AUC for those 9 of 1000.
 """
 
 import re
@@ -29,19 +29,19 @@ from numpy.typing import NDArray
 from rrbench.rows.row import FRACTIONS, PERCENTAGES, ResultRow
 from rrbench.rows.scores import Scores
 
-SIGMAS = 3.0  # of the net effect of verdicts that flip by chance, as often to the better as to the worse
-COST = 0.02  # of gradients and passes: attacks that stop at a success count a few more or less
+SIGMAS = 3.0  # of the net effect of verdicts that flip by chance, in both directions equally often
+COST = 0.02  # of gradients and passes: attacks that stop at a success count a few more or fewer
 
 
 class Tolerance(NamedTuple):
-    """What may differ; all zero: nothing."""
+    """What may differ; all zero means nothing."""
 
-    half: float  # of the inputs may have a certainty that moved by at most so much, in shares of the spread
-    most: float  # likewise nine inputs in ten
-    flips: float  # share of the inputs that may have another verdict
+    half: float  # half of the inputs may move their certainty by at most this share of the spread
+    most: float  # the same for nine inputs in ten
+    flips: float  # share of the inputs whose verdict may change
 
     def slack(self, count: int) -> float:
-        """Return by how much a share of so many inputs may differ; one input may always fall on the other side."""
+        """Return by how much a share of `count` inputs may differ; one input may always change sides."""
         return max(1.0, SIGMAS * np.sqrt(self.flips * count)) / max(count, 1) if self.flips else 0.0
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Tolerance(NamedTuple):
 
 
 EXACT = Tolerance(0, 0, 0)
-# Float32 elsewhere: above anything measured, and 0.09 points of 10,000 inputs; published effects are larger.
+# Float32 elsewhere: above all measured differences, and 0.09 points of 10,000 inputs; published effects are larger.
 ROUNDED = Tolerance(half=0.001, most=0.01, flips=0.001)
-# bf16 and tf32: about twice the most that was measured, and 0.3 points of 10,000 inputs.
+# bf16 and tf32: about twice the largest measured difference, and 0.3 points of 10,000 inputs.
 SHORT = Tolerance(half=0.05, most=0.25, flips=0.01)
 
 
@@ -69,10 +69,10 @@ def disagreements(
     *,
     is_ensemble: bool,
 ) -> Iterator[str]:
-    """Say where a repeated attack contradicts stored scores and the row; `columns` are what a run would write now."""
+    """Say where a repeated attack contradicts the stored scores and the row; `columns`: what a run would write now."""
     yield from _moved(stored, again, tolerance)
     yield from _measured(row, again, columns, tolerance)
-    # Who ran an ensemble after its members took their answers from the store, at no cost.
+    # An ensemble that ran after its members took their answers from the store, at no cost.
     for name in () if is_ensemble else ("gradients", "forwards"):
         there, here = getattr(row, name), columns[name]
         if there is None or abs(there - here) > COST * here * bool(tolerance.flips):
@@ -82,16 +82,16 @@ def disagreements(
 
 
 def _text(note: str, tolerance: Tolerance) -> str:
-    """Return a note as it is compared: numbers in it come out a little otherwise elsewhere."""
+    """Return a note for comparison: on another machine its numbers differ a little."""
     return re.sub(r"\d+(\.\d+)?", "#", note) if tolerance.flips else note
 
 
 def _moved(stored: Scores, again: Scores, tolerance: Tolerance) -> Iterator[str]:
-    """Compare input by input: everything where nothing may differ, else how far certainties have moved."""
+    """Compare input by input: everything if nothing may differ, else how far certainties have moved."""
     if not tolerance.flips:
         for name in Scores._fields:
             there, here = getattr(stored, name), getattr(again, name)
-            if name in ("logits", "head"):  # of the first inputs only, where they serve no other rejector
+            if name in ("logits", "head"):  # only of the first inputs, unless other rejectors use them
                 here = here[: len(there)]
             if there.shape != here.shape or not np.array_equal(there, here, equal_nan=here.dtype.kind == "f"):
                 yield f"repeating the attack gives other {name}, and on this machine nothing may differ"
@@ -107,7 +107,7 @@ def _moved(stored: Scores, again: Scores, tolerance: Tolerance) -> Iterator[str]
 
 
 def _distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far apart scores are; two that are both infinite are equal."""
+    """Return how far apart scores are; two equal infinities are 0 apart."""
     with np.errstate(invalid="ignore"):
         return np.where(one == other, 0.0, np.abs(one - other))
 
@@ -133,7 +133,7 @@ def _measured(row: ResultRow, again: Scores, columns: Mapping[str, Any], toleran
             count = len(again.labels) if name in ("acc_all", "ece", "success") or name.startswith("deploy") else rarer
             slack = tolerance.slack(count) * (100 if name in PERCENTAGES else 1)
         if here is None or there is None:
-            # Undefined where all inputs are right, or all wrong: one verdict may decide it.
+            # Undefined if all inputs are right, or all wrong: a single verdict may decide it.
             if (here is None) != (there is None) and tolerance.slack(1) * rarer < 1:
                 yield f"{name} is {here} when the attack is repeated, and the row says {there}"
         elif abs(here - there) > slack + 1e-9 * abs(here):
