@@ -26,7 +26,7 @@ class Average:
 
     @torch.no_grad()
     def take_over(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a stored mean."""
+        """Continue from a stored mean."""
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
 

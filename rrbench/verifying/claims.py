@@ -79,7 +79,7 @@ def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
     name, values = saved
     classes = table(kind).classes
     call = long_form(kind, parse(expand(kind, text)), classes)
-    if call.name != name or values.keys() != settings_of(classes[name]).keys():  # else another version
+    if call.name != name or values.keys() != settings_of(classes[name]).keys():  # other keys: another version
         return bool(call.name == name)
     return bool(identity(resolve(kind, call, classes, values))[1] == values)
 
@@ -100,7 +100,7 @@ def miscounted(record: CellRecord, attack: Mapping[str, NDArray[Any]]) -> Iterat
 
 def mislisted(record: CellRecord, entry: Entry) -> Iterator[str]:
     """Say where a row contradicts a zoo's index about its network, which the index lists as not kept."""
-    if record.checkpoint != entry.sha256[: len(record.checkpoint)]:  # else it was trained where it was measured
+    if record.checkpoint != entry.sha256[: len(record.checkpoint)]:  # not named by its hash: trained in the work folder
         yield from _miskept(record, entry.key)
     yield from mistrained(record, asdict(entry))
 
