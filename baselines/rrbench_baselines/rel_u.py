@@ -15,7 +15,7 @@ from rrbench_baselines.confidence import check_tau, probabilities
 class RelU(Rejector):
     """Certainty is 1 - p D p; for two classes, D is how much more probability wrong answers share than right ones.
 
-    Differs from the paper: D is learnt on the training inputs, of which a network gets few wrong, not on a part of the
+    Differs from the paper: D is learnt on the training inputs, where a network is seldom wrong, not on part of the
     test inputs. Its largest entry is 1, not its norm: the order is the same, and certainty lies in [0, 1].
     Inputs are not preprocessed.
     """
