@@ -1,4 +1,4 @@
-"""What many tests share: a tiny image problem and a network that solves it, commands, the blocks of a document."""
+"""Shared by many tests: a tiny image problem, a network that solves it, commands, the code blocks of a document."""
 
 import os
 import re

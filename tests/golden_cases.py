@@ -1,4 +1,4 @@
-"""What every built-in attack, rejector and framework says on a tiny problem: the tripwire under their revisions.
+"""The answers of every built-in attack, rejector and framework on a tiny problem; a change needs a new revision.
 
 `python tests/golden_cases.py` writes tests/golden/outputs.json anew, but for what changed under the same revision.
 

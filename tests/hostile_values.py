@@ -1,4 +1,4 @@
-"""Values that nobody should give, and ways to put them into what is sound, for the fuzz."""
+"""Invalid values, and ways to put them into valid inputs, for the fuzz."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Two classes on four pixels, the lead of class 1 linear in them: the worst push is known."""
+"""Two classes on four pixels; the lead of class 1 is linear in the pixels, so the worst push is known."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Plugins that count their calls, answer at random or misbehave, and how their rows are read, for the tests of runs."""
+"""Plugins that count their calls, answer at random or misbehave, and a reader of their rows, for the tests of runs."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Plans of what is asked for, and what is in them by name, for the tests of plans."""
+"""Plans made from requests, and the names in them, for the tests of plans."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scored inputs, right and wrong ones, and what follows from the order of their scores, for the tests of metrics."""
+"""Scored right and wrong inputs, and values that follow from the order of scores, for the tests of metrics."""
 
 import warnings
 from typing import get_args

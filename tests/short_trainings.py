@@ -1,4 +1,4 @@
-"""Short trainings, also ones that are stopped or diverge, and their checkpoints, for the tests of training."""
+"""Short trainings, some stopped or diverging, and their checkpoints, for the tests of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

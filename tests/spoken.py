@@ -1,4 +1,4 @@
-"""A report that keeps what is said, for tests of what a user is told."""
+"""A report that stores its messages, for tests of what a user is told."""
 
 from collections.abc import Callable
 

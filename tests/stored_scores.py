@@ -1,4 +1,4 @@
-"""Per-example scores made by hand and the four files that a work folder keeps of them, for tests of their readers."""
+"""Hand-made per-example scores and their four files in a work folder, for tests of the readers."""
 
 from pathlib import Path
 from typing import Any

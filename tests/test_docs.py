@@ -1,4 +1,4 @@
-"""Every command and every Python block of the documentation, run as it stands."""
+"""Runs every command and every Python block of the documentation unchanged."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The README's own lines, run as they stand."""
+"""Runs the README's own lines unchanged."""
 
 import re
 from collections.abc import Callable

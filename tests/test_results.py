@@ -1,4 +1,4 @@
-"""What is published under results/ is whole, and the README prints what its rows say."""
+"""The files under results/ are complete, and the README prints the numbers of their rows."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""The plugins that the contract tests ask: ours, and those of tests/plugin; strangers have `rrbench check`."""
+"""The plugins in the contract tests: rrbench's own and those of tests/plugin; `rrbench check` is for all others."""
 
 from rrbench.plugins.contract import BASES
 from rrbench.plugins.registry import table

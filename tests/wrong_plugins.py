@@ -1,4 +1,4 @@
-"""Plugins with the mistakes that authors make, one each, and the right ones from which they derive."""
+"""Plugins with one author's mistake each, and the correct plugins from which they derive."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""The contract of an attack, for every one of ours and for the outside package that the tests install."""
+"""The contract of an attack, for every attack of rrbench and of the outside package that the tests install."""
 
 from collections.abc import Iterator
 from typing import Any, cast

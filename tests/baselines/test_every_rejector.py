@@ -1,4 +1,4 @@
-"""The contract of a rejector, for every one of ours and for the outside package that the tests install."""
+"""The contract of a rejector, for every rejector of rrbench and of the outside package that the tests install."""
 
 from copy import copy
 

@@ -1,4 +1,4 @@
-"""Counts what the fuzz tried, and says so at the end."""
+"""Counts the inputs that the fuzz tried, and prints the counts at the end."""
 
 from collections import Counter
 

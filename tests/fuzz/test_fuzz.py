@@ -1,4 +1,4 @@
-"""Whatever others hand us is taken, or refused in one line: no traceback, no hang, no file outside its folder.
+"""Any input is accepted, or refused in one line: no traceback, no hang, no file outside its folder.
 
 `RRBENCH_FUZZ=20000` is how many inputs to try in all; `make fuzz` does.
 """

@@ -1,4 +1,4 @@
-"""No built-in changes what it does without a new revision: its answers on a tiny problem are those on file."""
+"""No built-in plugin changes its behaviour without a new revision: its answers on a tiny problem are those on file."""
 
 import io
 import os

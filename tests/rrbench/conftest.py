@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a recipe that trains in a second, and three checkpoints made with it once."""
+"""Shared by tests of whole runs: a recipe that trains in a second, and three checkpoints trained with it once."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Plain lines of progress, at times that are said beforehand."""
+"""Plain lines of progress, with a simulated clock."""
 
 import time
 

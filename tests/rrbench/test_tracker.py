@@ -1,4 +1,4 @@
-"""What a search keeps of all the images that it sees: one answer and the boldest wrong one for each input."""
+"""A search keeps, for each input, one answer and the boldest wrong image of all that it sees."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""An outsider's rejector and attack, registered as anybody's would be."""
+"""A rejector and an attack from an outside package, registered like any plugin."""
 
 from dataclasses import dataclass
 

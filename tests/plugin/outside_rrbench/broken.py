@@ -1,3 +1,3 @@
-"""A table that cannot be loaded: it must disable itself and nothing else."""
+"""A table that cannot be loaded: only this table must be disabled."""
 
 raise ImportError("this plugin is broken on purpose")

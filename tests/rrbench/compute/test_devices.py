@@ -1,4 +1,4 @@
-"""Devices: which precision a GPU gets, and what is put back after it was changed for a while."""
+"""Devices: which precision a GPU gets, and which switches are restored after a block."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

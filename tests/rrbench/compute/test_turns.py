@@ -1,4 +1,4 @@
-"""Turns on a GPU: many together or one alone, and no training that captures while another does more than replay."""
+"""Turns on a GPU: many threads together or one alone; while one training captures, others only replay."""
 
 import threading
 import time

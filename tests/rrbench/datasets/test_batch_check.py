@@ -1,4 +1,4 @@
-"""What every batch must be, whatever data set it comes from."""
+"""The rules that every batch of any data set must follow."""
 
 from typing import Any
 

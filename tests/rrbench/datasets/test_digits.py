@@ -1,4 +1,4 @@
-"""The embedded digits: whole, disjoint, and the same for ever."""
+"""The embedded digits: the splits are complete, disjoint, and never change."""
 
 import numpy as np
 import pytest

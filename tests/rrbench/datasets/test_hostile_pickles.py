@@ -1,4 +1,4 @@
-"""Pickled data sets that are hostile, or of something else: nothing in them is executed, and each is one line."""
+"""Pickles that are hostile or hold other data: none of their code runs, and each gives a one-line error."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Every figure from a small digits run: the file is there, axes are labelled, and what is plotted was computed."""
+"""Every figure from a small digits run: the file exists, axes are labelled, and computed values are plotted."""
 
 import dataclasses
 import json

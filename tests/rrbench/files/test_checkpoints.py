@@ -1,4 +1,4 @@
-"""Checkpoints: what is whole is read, what is not is refused in one line, and nothing in a file is executed."""
+"""Checkpoints: a whole file is read, a damaged one is refused in one line, and no code in a file runs."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Packed weights: how far rounding may carry them, the same bits on every reading, and a zoo made of them."""
+"""Packed weights: how far rounding may move them, the same bits on every reading, and a zoo of them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The commit beside a number is that of the code, also where the code came without its history."""
+"""The commit beside a number is that of the code, also if the code came without its git history."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Resampling: each draw measured exactly, intervals like those of a plain loop, and none without enough draws."""
+"""Resampling: each draw is measured exactly, intervals equal those of a plain loop, and few draws give none."""
 
 import threading
 import time

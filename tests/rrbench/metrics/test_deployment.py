@@ -1,4 +1,4 @@
-"""Thresholds that clean inputs fix, and what they do: by hand, by the slow way, and for odd rejectors."""
+"""Thresholds fixed on clean inputs, and their effect: by hand, by a slow loop, and for unusual rejectors."""
 
 from typing import Any
 

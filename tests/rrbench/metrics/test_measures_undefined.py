@@ -1,4 +1,4 @@
-"""Metrics of degenerate inputs: what stays defined is given, what does not is None, and what is no input is refused."""
+"""Metrics of degenerate inputs: undefined metrics are None, the others have values, and invalid inputs are refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Links in one kernel give what they give one after the other, in float32 on the same numbers; needs a Hopper GPU."""
+"""Links in one kernel give the results of separate steps in float32 on the same numbers; needs a Hopper GPU."""
 
 from typing import cast
 

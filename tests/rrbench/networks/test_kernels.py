@@ -1,4 +1,4 @@
-"""The Triton kernels where there is no GPU: compiled for one, and interpreted against plain PyTorch.
+"""The Triton kernels without a GPU: compiled for one, and interpreted and compared with plain PyTorch.
 
 In two processes, since Triton decides once, when it is loaded, whether it interprets. It lies beside the environment,
 not in it: PyTorch would load it in every process that trains, which takes seconds.

@@ -1,4 +1,4 @@
-"""The published files: complete, every word mapped, every cell placed once, the paper's winners found again."""
+"""The published files are complete, every word is mapped, every cell is placed once, and the paper's winners agree."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""Which rows fill which cell: planned by rrbench itself, changed one thing at a time."""
+"""Which rows fill which cell: rows are planned by rrbench itself, then changed in one thing at a time."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a zoo fills of a table: its own checkpoints by the same recipe, and a line about the rest."""
+"""A zoo fills the cells of its own checkpoints with the same recipe; a line names the other checkpoints."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What other code than is installed has measured fills a cell only until it is measured again, and says so."""
+"""A row of another version of the code fills a cell until the cell is measured again, and is marked."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a request is planned as: its pairs, checkpoints, attacks, budgets and settings."""
+"""The plan of a request: its pairs, checkpoints, attacks, budgets and settings."""
 
 import json
 from dataclasses import dataclass

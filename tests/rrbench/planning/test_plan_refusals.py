@@ -1,4 +1,4 @@
-"""Requests that do not fit: each pair or attack is left out with a line, or all is refused before any work."""
+"""Requests that do not fit: a pair or attack is left out with a line, or the request is refused before any work."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Schedules worked out by hand."""
+"""Schedules compared with values computed by hand."""
 
 from collections.abc import Sequence
 

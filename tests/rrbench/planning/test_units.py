@@ -1,4 +1,4 @@
-"""Plans cut into units: which cells share one, and what has to be done before it."""
+"""Plans cut into units: which cells share a unit, and which units come before it."""
 
 from collections.abc import Sequence
 from typing import Any

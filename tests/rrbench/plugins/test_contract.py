@@ -1,4 +1,4 @@
-"""What a class alone shows to be wrong: refused when its table is loaded, with the class and what to write."""
+"""Mistakes that the class alone shows: refused when its table is loaded; the error names the class and the remedy."""
 
 from dataclasses import dataclass
 from importlib import metadata

@@ -1,4 +1,4 @@
-"""The contracts of frameworks, networks and data sets, for every one of ours."""
+"""The contracts of frameworks, networks and data sets, for all that come with rrbench."""
 
 import pytest
 

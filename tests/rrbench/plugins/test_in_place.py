@@ -1,4 +1,4 @@
-"""Plugins that write into what they are lent: the cell that did it fails by name, and nobody else's row changes."""
+"""Plugins that write into lent tensors: their cell fails with the plugin's name, and no other row changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

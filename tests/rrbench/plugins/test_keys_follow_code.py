@@ -1,4 +1,4 @@
-"""Keys hold what decides a number: revisions of ours, an outsider's whole package, the version of a library."""
+"""Keys hold what decides a number: revisions of built-in plugins, an outside package's hash, a library's version."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""`rrbench new`: packages that install, pass their own tests and run; broken in the known ways, they fail them."""
+"""`rrbench new`: its packages install, pass their own tests and run; with a known mistake they fail their tests."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What is sealed can be handed on and not read, whatever is tried."""
+"""A sealed tensor can be passed on, but no operation can read it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The mistakes that a plugin's author makes: each is harmless now, or one line that names the class and the remedy."""
+"""Mistakes of plugin authors: each is harmless, or gives one line that names the class and the remedy."""
 
 from dataclasses import dataclass
 from typing import Any

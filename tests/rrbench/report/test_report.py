@@ -1,4 +1,4 @@
-"""`rrbench report`: what it finds among rows, what it says of it, and that the page holds what it claims."""
+"""`rrbench report`: what it finds in rows, how it describes it, and that the page keeps its promises."""
 
 import base64
 import dataclasses

@@ -1,4 +1,4 @@
-"""Rows are seeds of one another only where nothing but the seed, and with it the training, differs."""
+"""Rows repeat one another only if they differ in nothing but the seed, and so in the training."""
 
 import dataclasses
 import json

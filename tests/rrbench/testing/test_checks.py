@@ -1,4 +1,4 @@
-"""The checks that ship: a right plugin keeps them all, each mistake breaks the one that is about it."""
+"""The checks of `rrbench check`: a right plugin passes all, and each mistake breaks the check for it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Averaged weights: the mean by hand, what a checkpoint then holds, and that a plain recipe is what it was."""
+"""Averaged weights: the mean by hand, the content of a checkpoint, and an unchanged plain recipe."""
 
 from dataclasses import replace
 from typing import Any

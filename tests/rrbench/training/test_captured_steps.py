@@ -1,4 +1,4 @@
-"""A captured step is the plain one: the same weights after the same batches, also when the rate changes."""
+"""A captured step equals the plain step: the same weights after the same batches, also if the rate changes."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A training that was stopped: it is written while it goes on, and resumed to the last bit."""
+"""A stopped training: its state is written while it trains, and it resumes to the same bits."""
 
 import time
 from collections.abc import Generator, Mapping

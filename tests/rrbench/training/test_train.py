@@ -1,4 +1,4 @@
-"""Training: the schedule and the update by hand, the choice of epoch, and what a training depends on."""
+"""Training: the schedule and the update by hand, the choice of epoch, and what changes a training's result."""
 
 from dataclasses import replace
 from fractions import Fraction

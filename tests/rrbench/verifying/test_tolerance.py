@@ -1,4 +1,4 @@
-"""What a repeated attack may come out as: nothing else on the same machine, elsewhere what honest runs differ by."""
+"""How far a repeated attack may differ: not at all on the same machine; elsewhere as far as honest runs do."""
 
 from typing import Any
 
