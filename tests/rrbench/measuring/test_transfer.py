@@ -146,7 +146,7 @@ def test_another_network_s_images_are_others(bench: Any) -> None:
 
 
 def test_a_rejector_that_asks_the_network_again_asks_the_victim(bench: Any) -> None:
-    rows = bench.measure("confidence,cpr", "transfer(pgd-at+rr,by=pgd3)", frameworks="pgd-at")
+    rows = bench.measure("confidence,cpr(steps=2)", "transfer(pgd-at+rr,by=pgd3)", frameworks="pgd-at")
     confidence, cpr = (row for row in rows if row.attack != "clean")
     assert confidence.acc_all == cpr.acc_all
     assert verify(bench.out, rerun=True).confirmed == 4
