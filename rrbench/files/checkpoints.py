@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rrbench.errors import UseError, first_line
+from rrbench.errors import FileError, UseError, first_line
 from rrbench.files.disk import parse_json, replacing, sha256
 from rrbench.files.packing import unpack
 from rrbench.numbers import read_whole
@@ -38,7 +38,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
         with replacing(path) as temporary:
             save_file(contiguous, temporary, metadata={"rrbench": json.dumps(facts)})
     except SafetensorError as error:
-        raise UseError(f"cannot write {path}: {first_line(error)}") from None
+        raise FileError(f"cannot write {path}: {first_line(error)}") from None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrbench.errors import UseError, brief
+from rrbench.errors import FileError, UseError, brief
 from rrbench.numbers import read_whole
 
 try:
@@ -56,7 +56,7 @@ def replacing(path: Path) -> Iterator[Path]:
             os.chmod(temporary, 0o644)  # the writer may have made it readable for its owner only
             os.replace(temporary, path)
     except OSError as error:
-        raise UseError(f"cannot write {path}: {error.strerror or error}") from None
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -212,4 +212,4 @@ def sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UseError(f"cannot read {path}: {error.strerror or error}") from None
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from None

@@ -13,7 +13,7 @@ from torch import Tensor
 from rrbench.compute.devices import make_twin, place
 from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
-from rrbench.errors import UseError
+from rrbench.errors import FileError, UseError
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
@@ -97,7 +97,7 @@ def _locked(folder: Path) -> Iterator[None]:
         with FileLock(folder / "index.lock", is_singleton=True):
             yield
     except OSError as error:
-        raise UseError(f"cannot write to {folder}: {error.strerror or error}") from None
+        raise FileError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def enter(folder: Path, entry: Entry) -> None:

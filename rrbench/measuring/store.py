@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from rrbench.deadline import Deadline
-from rrbench.errors import StoppedError, UseError
+from rrbench.errors import FileError, StoppedError, UseError
 from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.progress import Report
@@ -47,7 +47,7 @@ class Store:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / "locks").mkdir(exist_ok=True)
         except OSError as error:
-            raise UseError(f"cannot use {self.root} as a work folder: {error.strerror or error}") from None
+            raise FileError(f"cannot use {self.root} as a work folder: {error.strerror or error}") from None
         write_bytes(self.root / "locks" / "writable", b"")
         for folder in (self.root, *(place for place in self.root.iterdir() if place.is_dir())):
             sweep(folder)
@@ -94,7 +94,7 @@ class Store:
                         report.line(f"waiting for another run on {self.root} ({name})")
                     is_told = True
         except OSError as error:
-            raise UseError(f"cannot lock {self.root}: {error.strerror or error}") from None
+            raise FileError(f"cannot lock {self.root}: {error.strerror or error}") from None
         try:
             yield
         finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rrbench.errors import UseError
+from rrbench.errors import FileError, UseError
 from rrbench.files.disk import GRACE, HERE, parse_json, read_json, replacing, sha256, sweep, write_bytes, write_json
 
 
@@ -121,7 +121,7 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     content = bytes(range(256)) * 5000
     (tmp_path / "file.bin").write_bytes(content)
     assert sha256(tmp_path / "file.bin") == hashlib.sha256(content).hexdigest()
-    with pytest.raises(UseError, match=r"^cannot read [^\n]*missing: No such file"):
+    with pytest.raises(FileError, match=r"^cannot read [^\n]*missing: No such file"):
         sha256(tmp_path / "missing")
 
 
