@@ -1,4 +1,4 @@
-"""`rrbench.run`, and what the commands share with it: a request is checked, planned and worked through."""
+"""`rrbench.run`, and the steps that commands share with it: check a request, plan it, do the work."""
 
 import inspect
 import os
@@ -39,7 +39,7 @@ KEEPABLE = frozenset({"images", "features"})
 
 @dataclass(frozen=True)
 class Job:
-    """A plan, the runner that will work through it, and the engine that says where."""
+    """A plan, the runner that will do its work, and the engine that chooses the processes for it."""
 
     plan: Plan
     runner: Runner
@@ -48,13 +48,13 @@ class Job:
 
     @property
     def materials(self) -> Materials:
-        """What the runner works with: the work folder, data, checkpoints, the device."""
+        """The runner's work folder, data, checkpoints and device."""
         return self.runner.materials
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked for: the options of `rrbench run`, with their defaults; its `--help` says what each means.
+    """The options of `rrbench run`, with their defaults; `rrbench run --help` explains each option.
 
     Names are one text, such as "rr,ebd", or a list of texts.
     """
@@ -67,7 +67,7 @@ class RunOptions:
     frameworks: Names = None
     budgets: Names = None
     paper: str | None = None
-    preset: str | None = None  # quick; for `paper` (the missing cells of a table) paper
+    preset: str | None = None  # None: quick, or paper if the option `paper` is given
     config: str | os.PathLike[str] | None = None
     out: str | os.PathLike[str] = "runs"
     data_dir: str | os.PathLike[str] | None = None
@@ -81,12 +81,12 @@ class RunOptions:
     seeds: Sequence[int] = (0,)
     keep: Names = None
     stop_after: str | None = None
-    recipe: Mapping[str, object] | None = None  # settings of the training that overrule the preset's
-    report: Report | None = None  # whom progress and warnings are told; nobody where it is None
+    recipe: Mapping[str, object] | None = None  # training settings that overrule the preset's
+    report: Report | None = None  # gets progress and warnings; None: silent
 
 
 def prepare(options: RunOptions) -> Job:
-    """Check every word of a request and return the work it means; nothing is computed or written yet."""
+    """Check every option of a request and return the work to do; nothing is computed or written yet."""
     deadline = read_deadline(options.stop_after)
     selection = _selection(options)
     preset = (options.preset if selection is None else preset_of(selection)) or "quick"
@@ -108,7 +108,7 @@ def prepare(options: RunOptions) -> Job:
 
 
 def _selection(options: RunOptions) -> Selection | None:
-    """Return the table of the paper that is to be filled; None where none is asked for."""
+    """Return the table of the paper to fill; None if the request names none."""
     if options.paper is None:
         return None
     alone = ("rejectors", "attacks", "frameworks", "budgets", "config", "limit")
@@ -156,7 +156,7 @@ def _list(names: Names) -> list[str] | None:
 
 
 def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
-    """Work through a job and note it in the folder's manifest."""
+    """Do the work of a job and add the run to the folder's manifest."""
     materials, begin = job.materials, time.time()
     record: dict[str, object] = {
         "command": shlex.join(command),
@@ -188,7 +188,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
 
 
 def tell_kept(materials: Materials, plan: Plan, finished: str) -> None:
-    """Say what an interrupted command leaves in the work folder."""
+    """Report what an interrupted command leaves in the work folder."""
     begun = [text for training in plan.trainings() if (text := materials.begun(training))]
     materials.report.line(f"kept in {materials.store.root}: {', '.join([finished, *begun])}")
 
@@ -200,7 +200,7 @@ Result = TypeVar("Result")
 def spelled_out(
     make: Callable[Given, RunOptions],
 ) -> Callable[[Callable[[RunOptions], Result]], Callable[Given, Result]]:
-    """Let a function of options take each by its name: types, defaults and `help` are those of the options."""
+    """Let a function of RunOptions take each option as an argument, with the types and defaults of `make`."""
     signature = inspect.signature(make)
     options = list(signature.parameters)
 
@@ -227,8 +227,8 @@ def spelled_out(
 def run(options: RunOptions) -> pd.DataFrame:
     """Run a benchmark as `rrbench run` does and return its rows.
 
-    `rrbench run --help` says what each option means. Names are one text, such as "rr,ebd", or a list of texts. From
-    Python alone there are `recipe` (settings of the training) and `report` (whom progress is told; else nobody).
+    `rrbench run --help` explains each option. Names are one text, such as "rr,ebd", or a list of texts. Two options
+    exist only in Python: `recipe` (training settings) and `report` (gets progress and warnings; None: silent).
 
     >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
     """

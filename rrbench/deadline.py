@@ -1,4 +1,4 @@
-"""A time limit, as clusters set one: work stops cleanly when it is over, and a later run goes on."""
+"""A time limit, such as a cluster sets: work stops cleanly when the time is over, and a later run goes on."""
 
 import math
 import re
@@ -13,10 +13,10 @@ _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?[smhd]"
 
 @dataclass(frozen=True)
 class Deadline:
-    """When work is to stop. Without a limit it never stops."""
+    """The time when work must stop; by default never."""
 
     text: str = ""  # as typed
-    ends: float = math.inf  # by the clock on the wall, which other machines share
+    ends: float = math.inf  # as time.time(), which other machines share
 
     def is_over(self) -> bool:
         """Tell whether the time is up."""
@@ -24,7 +24,7 @@ class Deadline:
 
 
 def read_deadline(text: str | None) -> Deadline:
-    """Read a time limit such as 90s, 25m or 1h30m, which begins to run now."""
+    """Read a time limit such as 90s, 25m or 1h30m, counted from now."""
     if text is None:
         return Deadline()
     if not re.fullmatch(f"(?:{_PART})+", text):

@@ -1,4 +1,4 @@
-"""`rrbench.evaluate`: somebody's own network and rejector under an attack, without a plan or a work folder."""
+"""`rrbench.evaluate`: measures a user's own network and rejector under an attack, without plan or work folder."""
 
 import copy
 import dataclasses
@@ -36,7 +36,7 @@ Data = Batch | tuple[Tensor, Tensor]
 class Function(Rejector):
     """A rejector made of a plain function from Outputs to certainty."""
 
-    needs = frozenset({"features"})  # a function cannot say what it reads
+    needs = frozenset({"features"})  # a function cannot say which outputs it reads
 
     function: Callable[[Outputs], Tensor]
 
@@ -62,21 +62,21 @@ def evaluate(
     preset: str = "quick",
     precision: str = "fp32",
 ) -> pd.DataFrame:
-    """Measure your own network and rejector under an attack; one row, or one for each objective of `adaptive`.
+    """Measure your own network and rejector under an attack; return one row, or one per objective of `adaptive`.
 
     `network` takes images in [0, 1] and returns logits, (features, logits) or Outputs; its mode and its parameters'
-    flags are left as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher =
-    keep). `data` is (images, labels). `fit_data` (clean training inputs) is for rejectors that are fitted and for
-    adaptive attacks on scores that are no probabilities; `calibration_data` (clean held-out inputs) fixes the deployed
-    threshold, and without it the inputs, clean, fix each other's. `budget` such as "linf:8/255" is needed by every
-    attack that has one. An attack with several starts gives the network up to 512 rows at once (on a GPU what fits),
-    also where there are fewer inputs.
+    flags stay as they were. `rejector` is a name, a Rejector, or a function from Outputs to certainty (higher = keep).
+    `data` is (images, labels). Rejectors with a fit, and adaptive attacks on certainties that are no probabilities,
+    need `fit_data` (clean training inputs). `calibration_data` (clean held-out inputs) fixes the deployed threshold;
+    without it, the clean inputs of `data` fix it by cross-fitting. Attacks with a budget need `budget`, such as
+    "linf:8/255". An attack with several starts gives the network up to 512 rows at once (on a GPU: as many as fit),
+    also if there are fewer inputs.
 
     >>> rrbench.evaluate(model, "confidence", "pgd100", (images, labels), budget="linf:8/255")  # doctest: +SKIP
     """
     config = load_preset(preset)
     network = wrap(network)
-    # Where the network is, the work is done: moving a user's network would leave it moved.
+    # Work on the network's own device: moving a user's network would leave it moved.
     found = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     batches = _batches(network, {"test": data, "train": fit_data, "calibration": calibration_data}, found)
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
@@ -119,7 +119,7 @@ def evaluate(
 def _batches(
     network: nn.Module, splits: Mapping[Split, Data | None], device: torch.device
 ) -> dict[Split, Batch | None]:
-    """Return what was given as batches on the device, checked against the network and each other."""
+    """Return the given data as batches on the device, checked against the network and each other."""
     if splits["test"] is None:
         raise UseError("data must be (images, labels)")
     batches = {
@@ -147,7 +147,7 @@ def _inner(network: nn.Module) -> nn.Module:
 
 
 def _batch(data: Data, *, is_calibration: bool) -> Batch:
-    """Give inputs ids; those of calibration inputs are negative, so that none is taken for a test input."""
+    """Return inputs with ids; calibration inputs get negative ids, so that none is taken for a test input."""
     if isinstance(data, Batch):
         return data
     if not isinstance(data, tuple | list) or len(data) != 2:
@@ -162,7 +162,7 @@ def _batch(data: Data, *, is_calibration: bool) -> Batch:
 
 
 def _count_classes(network: nn.Module, test: Batch) -> int:
-    """Return the number of logits; images that no network could take are left for `check_batch` to refuse."""
+    """Return the number of logits; 1 for images of a wrong shape, which `check_batch` refuses later."""
     if test.images.dim() != 4 or not len(test.images):
         return 1
     with kept(network, changes_itself):
@@ -172,7 +172,7 @@ def _count_classes(network: nn.Module, test: Batch) -> int:
 
 
 def _settings(plugin: Rejector | Attack) -> dict[str, object]:
-    """Return a plugin's settings as JSON can hold them; what it cannot hold, as text."""
+    """Return a plugin's settings as JSON values; a value that JSON cannot hold becomes text."""
     values = {key: plain(getattr(plugin, key)) for key in settings_of(type(plugin))}
     return {
         key: value if isinstance(value, str | int | float | list | None) else name_of(value)
@@ -181,9 +181,9 @@ def _settings(plugin: Rejector | Attack) -> dict[str, object]:
 
 
 def _all_settings(rejector: Rejector, attack: Attack) -> dict[str, object]:
-    """Return what a row states of the settings behind it."""
+    """Return the settings that a row states."""
     found: dict[str, object] = {"rejector": _settings(rejector), "attack": _settings(attack)}
-    found["is_adaptive"] = attack.is_adaptive  # of an attack that is not installed nobody else could say
+    found["is_adaptive"] = attack.is_adaptive  # the row must say it: the attack may not be installed
     return found
 
 
@@ -195,7 +195,7 @@ def _revisions(
     attack_name: str,
     members: Sequence[Choice],
 ) -> dict[str, object]:
-    """Return which behaviour decides a row; what was given as an object is told by a hash of what it does."""
+    """Return the revisions that decide a row; for an object instead of a name, a hash of its code and values."""
     found: dict[str, object] = {
         "attack": revision("attack", attack_name) if isinstance(attack, str) else of_object(attack),
         "rejector": of_object(rejector),
@@ -213,7 +213,7 @@ def _revisions(
 def _rejector(
     given: str | Rejector | Callable[[Outputs], Tensor], config: Config, *, refit: bool
 ) -> tuple[Rejector, str]:
-    """Return a rejector of our own: a user's is copied, and fitted anew where there is data for it."""
+    """Return the rejector and its name; a user's Rejector is copied, and fitted again if `refit`."""
     if isinstance(given, Rejector):
         _check_class(given)
         own = copy.copy(given)
@@ -235,7 +235,7 @@ def _rejector(
 
 
 def _check_class(plugin: Rejector | Attack) -> None:
-    """Refuse what would be refused when it is installed."""
+    """Refuse a plugin that would also be refused as an installed plugin."""
     try:
         check_class(type(plugin))
     except TypeError as error:
@@ -243,7 +243,7 @@ def _check_class(plugin: Rejector | Attack) -> None:
 
 
 def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str]]:
-    """Return (attack, its name, its label): several where a name such as `adaptive` stands for several."""
+    """Return (attack, its name, its label); several if a name such as `adaptive` stands for several attacks."""
     if isinstance(given, Attack):
         _check_class(given)
         return [(given, type(given).__name__.lower(), repr(given))]
@@ -254,7 +254,7 @@ def _attacks(given: str | Attack, config: Config) -> list[tuple[Attack, str, str
 
 
 def _members(config: Config, budget: Budget) -> list[Choice]:
-    """Return every budgeted attack of this norm in the preset's list, for an ensemble to be the worst of."""
+    """Return the members of an ensemble: every attack of the preset's list that takes a budget of this norm."""
     texts = [variant for text in config.run.all_attacks for variant in variants(expand("attack", text))]
     choices = [choose("attack", text, config, "") for text in texts]
     return [

@@ -1,4 +1,4 @@
-"""Where units of work are done: in this process, or by the workers of a Ray cluster."""
+"""Engines do units of work: in this process, or in the workers of a Ray cluster."""
 
 from rrbench.engines.cluster import RayEngine
 from rrbench.engines.local import work_here
@@ -9,7 +9,7 @@ ENGINES = ("local", "ray")
 
 
 def find_engine(name: str, address: str | None) -> Engine:
-    """Return an engine by name; what it needs is looked for before any work is done."""
+    """Return an engine by name; refuse it at once if its package is missing or its address is malformed."""
     if name not in ENGINES:
         raise UseError(f"unknown engine {name!r}; one of {', '.join(ENGINES)}")
     if name == "ray":

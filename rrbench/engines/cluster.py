@@ -1,4 +1,4 @@
-"""The engine `ray`: units are done by workers that Ray places on the GPUs, or cores, of one machine or many."""
+"""The engine `ray`: workers do the units; Ray places them on the GPUs, or cores, of one or many machines."""
 
 import os
 import signal
@@ -25,14 +25,14 @@ from rrbench.measuring.runner import Runner
 from rrbench.planning.units import Unit, longest_first
 from rrbench.progress import Mailbox
 
-ATTEMPTS = 3  # workers that a unit may lose before its cells fail
-PATIENCE = 5.0  # seconds for an address to answer
+ATTEMPTS = 3  # workers that may die on a unit before its cells fail
+PATIENCE = 5.0  # seconds that an address has to answer
 POLL = 0.5  # seconds between two looks at the workers' lines and at the size of the cluster
 
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Work on the cluster at an address; without one, on a cluster of this machine's own for as long as it takes."""
+    """Work on the cluster at an address; without an address, start a cluster on this machine and end it afterwards."""
 
     address: str | None = None
 
@@ -47,7 +47,7 @@ class RayEngine:
         if not units:
             return
         sign = runner.materials.store.root.resolve() / "locks" / f"ray-{uuid.uuid4().hex}"
-        # Ray prints what it has to say of dead workers and nodes to stdout, which is for results.
+        # Ray prints messages about dead workers and nodes to stdout, which is only for results.
         with redirect_stdout(sys.stderr), _connected(self.address):
             write_bytes(sign, b"")
             dispatch = Dispatch(runner, list(units), sign)
@@ -60,7 +60,7 @@ class RayEngine:
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
-    """Join the cluster, or start one; a connection that this process has already is used and left alone."""
+    """Join or start a cluster; if this process has a connection already, use it and leave it open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -80,7 +80,7 @@ def _connected(address: str | None) -> Iterator[None]:
         where = "start a Ray cluster" if address is None else f"join the Ray cluster at {address}"
         raise UseError(f"cannot {where}: {first_line(error)}") from None
     try:
-        # Ray has put a handler of its own there, which would exit without a word and without this clean-up.
+        # Ray has set its own handler for SIGTERM, which would exit without a message and without this clean-up.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_on_sigterm)
         yield
@@ -96,7 +96,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _knock(address: str) -> None:
-    """Refuse at once what Ray would try for minutes."""
+    """Refuse an address that does not answer; Ray would try it for minutes."""
     try:
         socket.create_connection(_split(address), timeout=PATIENCE).close()
     except OSError as error:
@@ -105,15 +105,15 @@ def _knock(address: str) -> None:
 
 @dataclass
 class Dispatch:
-    """Hands units to workers, the longest first; a unit whose worker dies is handed to another."""
+    """Gives units to workers, the longest first; if a worker dies, gives its unit to another worker."""
 
     runner: Runner
     units: list[Unit]
     sign: Path
     idle: list[Any] = field(default_factory=list)
-    busy: dict[Any, tuple[Any, int | None]] = field(default_factory=dict)  # by what is awaited; None: being started
+    busy: dict[Any, tuple[Any, int | None]] = field(default_factory=dict)  # Ray reference to (worker, unit position); None: still starting
     closed: set[int] = field(default_factory=set)
-    undone: set[int] = field(default_factory=set)  # those of `closed` whose checkpoint could not be made
+    undone: set[int] = field(default_factory=set)  # units in `closed` whose checkpoint could not be made
     attempts: Counter[int] = field(default_factory=Counter)
     false_starts: int = 0
 
@@ -134,14 +134,14 @@ class Dispatch:
         self.keys = [self.materials.keys(unit.cells) for unit in self.units]
 
     def run(self) -> Iterator[Unit]:
-        """Yield the units as they are finished, until all are or the time is over."""
+        """Yield the units as they are finished, until all are finished or the time is over."""
         import ray
 
         if self._slots() == 0:
             raise UseError(f"the Ray cluster has no {self.resource}")
         while len(self.closed) < len(self.units):
             if self.materials.deadline.is_over():
-                self.waiting.clear()  # nothing new is begun; what is under way ends, a training after its epoch
+                self.waiting.clear()  # begin no new unit; running units end, a training after its epoch
                 if all(position is None for _, position in self.busy.values()):
                     return
             for position in [index for index in self.waiting if not self.undone.isdisjoint(self.units[index].after)]:
@@ -156,7 +156,7 @@ class Dispatch:
             yield from finished
 
     def dismiss(self) -> None:
-        """End every worker, whatever it is doing: all it wrote is whole."""
+        """Kill every worker, also a busy one: files are written atomically, so none is left half-written."""
         import ray
 
         for worker in [*self.idle, *(worker for worker, _ in self.busy.values()), self.mailbox]:
@@ -168,7 +168,7 @@ class Dispatch:
         return int(ray.cluster_resources().get(self.resource, 0))
 
     def _hire(self) -> None:
-        """Ask for as many workers as there is room and work for; nodes may have come or gone."""
+        """Start workers up to the number of free slots and open units; nodes may have joined or left the cluster."""
         wanted = min(self._slots(), len(self.units) - len(self.closed))
         for _ in range(wanted - len(self.idle) - len(self.busy)):
             worker = self.worker.remote(self.orders, partial(_post, self.mailbox))
@@ -182,7 +182,7 @@ class Dispatch:
             self.busy[worker.work.remote(self.units[position], self.keys[position])] = worker, position
 
     def _collect(self, awaited: Any) -> Unit | None:
-        """Take what a worker has to say; return its unit if that is finished."""
+        """Take a worker's result; return its unit if the unit is finished."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -208,7 +208,7 @@ class Dispatch:
         return self.units[position]
 
     def _lose(self, position: int | None, reason: str) -> Unit | None:
-        """Try a unit again whose worker died; what kills one worker after the other fails."""
+        """Put a unit whose worker died back into the queue; after ATTEMPTS dead workers, its cells fail."""
         if position is None:
             self.false_starts += 1
             is_anybody_there = self.idle or any(position is not None for _, position in self.busy.values())
@@ -231,7 +231,7 @@ class Dispatch:
 
 
 def _post(mailbox: Any, line: str) -> None:
-    """Send a line and see it arrive, so that none comes after the unit that it is about."""
+    """Send a line and wait until it has arrived, so that it is shown before its unit is finished."""
     import ray
 
     ray.get(mailbox.put.remote(line))

@@ -1,4 +1,4 @@
-"""The engine `local`: one unit after the other, in this process; on a GPU several trainings side by side before."""
+"""The engine `local`: does one unit after the other in this process; on a GPU, first several trainings at once."""
 
 from collections.abc import Generator, Sequence
 
@@ -11,7 +11,7 @@ from rrbench.planning.units import Unit
 def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, None]:
     """Do the units in their order until the time is over. If a training fails, all cells that need it fail too.
 
-    A unit that the deadline stops is not yielded, nor is what would come after it.
+    The unit that the deadline stops, and all units after it, are not yielded.
     """
     trainings = {unit.training: unit for unit in units if unit.is_training}
     jobs, made = default_jobs(runner.materials.device), dict[Unit, Ended[bool]]()
@@ -20,7 +20,7 @@ def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, No
         made = dict(zip(trainings.values(), ended, strict=True))
     for each in made.values():
         if each.error is not None and not isinstance(each.error, StoppedError):
-            raise each.error  # before the time limit, which would hide it
+            raise each.error  # here, since StoppedError below would hide it
     undone: set[int] = set()
     for position, unit in enumerate(units):
         try:

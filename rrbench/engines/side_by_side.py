@@ -1,4 +1,4 @@
-"""Several trainings side by side on one GPU: at a batch of 128 a single one leaves much of it idle."""
+"""Runs several trainings at once on one GPU: a single training with batches of 128 leaves much of the GPU idle."""
 
 import threading
 import traceback
@@ -17,8 +17,8 @@ from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.progress import Advance, PassedOn, Report
 
-MOST = 4  # more were not faster in all on an H200
-ROOM = 24 * 2**30  # bytes that a training may need, through WRN-34-10
+MOST = 4  # more trainings at once gave no higher total speed on an H200
+ROOM = 24 * 2**30  # bytes that a training may need, WRN-34-10 included
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ class Ended(Generic[Result]):
 
 
 def default_jobs(device: torch.device) -> int:
-    """Return how many trainings a device takes at once: one on a CPU, on a GPU what fits its memory."""
+    """Return how many trainings run at once on a device: one on a CPU; on a GPU as many as fit, at most MOST."""
     if device.type != "cuda":
         return 1
     return max(1, min(MOST, free_memory(device) // ROOM))
@@ -48,17 +48,17 @@ def default_jobs(device: torch.device) -> int:
 def beside(
     materials: Materials, trainings: Sequence[Training], work: Callable[[Training], Result], jobs: int
 ) -> list[Ended[Result]]:
-    """Call `work` on every training, `jobs` at a time, and say how each ended.
+    """Call `work` on every training, `jobs` at a time, and return how each ended.
 
-    An error is told at once and ends its own training alone; an interrupt ends all.
+    An error is reported at once and ends only its own training; an interrupt ends all trainings.
     """
     for training in trainings:
         for split in ("train", training.recipe.choose_on, "test"):
-            materials.data(training.dataset, split)  # once, before there are threads
+            materials.data(training.dataset, split)  # load each split once, before threads start
     stop, outer = threading.Event(), materials.report
     materials.report = Stoppable(outer, stop)
     try:
-        # The switches here, round all: of trainings that set them for themselves the first to end would put them back.
+        # Set these switches once for all: if each training set them, the first to end would reset them for the others.
         with (
             tf32(materials.precision == "tf32"),
             tried_kernels(True),
@@ -82,7 +82,7 @@ def beside(
 
 
 def _lightly(work: Callable[[Training], Result], training: Training) -> Result:
-    """Do the work; an error lets go of what its frames hold, or the memory of a training that failed stays taken."""
+    """Do the work; clear the frames of an error, which would keep the memory of a failed training in use."""
     try:
         with no_exit():
             return work(training)
@@ -100,7 +100,7 @@ def _ended(training: Training, future: Future[Result]) -> Ended[Result]:
 
 
 class Stoppable(PassedOn):
-    """Plain lines, since several bars would write over each other; work that reports here can be stopped."""
+    """Reports in plain lines, since several bars would overwrite each other; can stop the work that reports to it."""
 
     def __init__(self, outer: Report, stop: threading.Event) -> None:
         super().__init__(outer.line)
@@ -108,7 +108,7 @@ class Stoppable(PassedOn):
 
     @contextmanager
     def task(self, name: str, total: float) -> Iterator[Advance]:
-        """Show one piece of work, which ends here once it is told to stop."""
+        """Show one piece of work; once `stop` is set, its next report of progress raises KeyboardInterrupt."""
         with super().task(name, total) as advance:
 
             def go_on(done: float) -> None:

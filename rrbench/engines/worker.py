@@ -1,4 +1,4 @@
-"""What a worker of a Ray cluster does: look whether its node will do, then one unit after the other."""
+"""A worker of a Ray cluster: it checks its node, then does one unit after the other."""
 
 import os
 import platform
@@ -23,16 +23,16 @@ Send = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Orders:
-    """What every worker of a run is told: plain values, so that they can travel."""
+    """The values that every worker of a run gets; all can be sent to other machines."""
 
     runner: Runner
-    sign: Path  # a file in the work folder, there for as long as the run is
+    sign: Path  # a file in the work folder that exists during the run
     zoo: str
     version: str
 
 
 class Worker:
-    """One process with a GPU, or with a core, of its own; networks and data stay at hand between units."""
+    """A process with its own GPU or core; networks and data stay in memory between units."""
 
     def __init__(self, orders: Orders, send: Send) -> None:
         self.orders, self.runner, self.materials = orders, orders.runner, orders.runner.materials
@@ -40,15 +40,15 @@ class Worker:
         tell_compiling(self.materials.device, self.materials.report)
         os.environ["RRBENCH_ZOO"] = orders.zoo
         if self.materials.device.type == "cpu":
-            torch.set_num_threads(1)  # its share: there is a worker for every core
+            torch.set_num_threads(1)  # each core has its own worker
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # who started the run has been told of broken plugins
+            warnings.simplefilter("ignore")  # the process that started the run has warned of broken plugins
             for kind in BASES:
                 table(kind)
         warnings.showwarning = lambda message, *rest, **more: send(f"rrbench: warning: {message}")
 
     def check(self) -> None:
-        """Refuse a node that could not do its part, or would do another."""
+        """Refuse a node that lacks the work folder or a GPU, or has another version of rrbench."""
         node, root = platform.node(), self.materials.store.root
         if not self.orders.sign.is_file():
             raise UseError(f"node {node} does not see the work folder {root}: --out must lie where all nodes see it")
@@ -58,7 +58,7 @@ class Worker:
             raise UseError(f"PyTorch on node {node} cannot use its GPU")
 
     def work(self, unit: Unit, keys: list[str]) -> bool:
-        """Do one unit, whose cells must mean the same here as where the run was started."""
+        """Do one unit; its cells must have the same keys here as in the process that started the run."""
         if self.materials.keys(unit.cells) != keys:
             raise UseError(f"node {platform.node()} has another version of rrbench, of a plugin or of the zoo")
         return self.runner.work(unit)

@@ -1,1 +1,1 @@
-"""A cell becomes a row: networks and data at hand, attacks run, answers stored."""
+"""Turns a cell into a row: opens networks and data, runs attacks, stores their answers, writes the row."""

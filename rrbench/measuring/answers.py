@@ -1,9 +1,9 @@
-"""An attack's answers on disk, once for all its rejectors: one that is added later needs no new attack.
+"""Stores an attack's answers on disk once for all rejectors: a rejector that is added later needs no new attack.
 
-attacks/<key>.npz         what the network said of them, and the first images; cells name it by its hash
-attacks/<key>.whole.npz   features and all images: while somebody needs them, or where `--keep` asks for them
+attacks/<key>.npz         the network's outputs on the answers, and the first images; cells state the file's hash
+attacks/<key>.whole.npz   features and all images: while other work needs them, or where `--keep` asks for them
 
-An attack that serves one rejector alone keeps less: the classes and their softmax, and logits of the first images.
+An attack that serves only one rejector keeps less: the classes, their softmax, logits and head of the first images.
 """
 
 from collections.abc import Collection, Iterator
@@ -31,7 +31,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Answers(NamedTuple):
-    """An attack's outcome, and the file in which it lies for good."""
+    """An attack's outcome, and the file that keeps it."""
 
     attacked: Attacked
     file: str
@@ -48,15 +48,15 @@ def save_answers(
     kept: Collection[str] = (),
     is_shared: bool = True,
 ) -> Answers:
-    """Write an attack's outcome, its features and all its images only where they are wanted.
+    """Write an attack's outcome; write its features and all its images only if they are wanted.
 
-    `kept`: what `--keep` named, in this run or an earlier one; it stays whatever later runs need.
-    `is_shared`: other rejectors may come for the logits; if none can, they are kept until this one has its row.
+    `kept`: the names that `--keep` gave in this run or an earlier one; these arrays stay after all later runs.
+    `is_shared`: other rejectors may need the logits; if none can, all logits stay only until the rejector has its row.
     """
     said = _said(attacked)
     arrays: Arrays = {name: np.asarray(getattr(attacked, name)) for name in FACTS}
     arrays |= {
-        "key": np.asarray(key),  # a file may be renamed
+        "key": np.asarray(key),  # shows whether the file was renamed
         "lost": np.asarray(attacked.lost, dtype=np.str_),
         "is_still": to_numpy(attacked.is_still),
         "images": to_numpy(attacked.images[:KEPT_IMAGES]),
@@ -76,7 +76,7 @@ def save_answers(
 
 
 def _said(attacked: Attacked) -> Arrays:
-    """Return what the network said of the answers and, where they are others, of the boldest images."""
+    """Return the network's outputs on the answers and, if these differ, on the boldest images."""
     said = {"logits": to_numpy(attacked.outputs.logits), "head": to_numpy(attacked.outputs.head)}
     if not _is_same(attacked.boldest, attacked.outputs):
         said |= {"boldest_logits": to_numpy(attacked.boldest.logits), "boldest_head": to_numpy(attacked.boldest.head)}
@@ -84,7 +84,7 @@ def _said(attacked: Attacked) -> Arrays:
 
 
 def _short(said: Arrays) -> Arrays:
-    """Return what stays of it where nobody else comes for it."""
+    """Return the arrays that stay if no other rejector can use the attack."""
     first = {name: said[name][:KEPT_IMAGES] for name in ("logits", "head")}
     return first | dict(zip(OF_CLASS, classes_of(said["logits"]), strict=True))
 
@@ -94,7 +94,7 @@ def _is_same(one: Outputs, other: Outputs) -> bool:
 
 
 def _write_whole(path: Path, whole: Arrays, digest: str, kept: Collection[str]) -> None:
-    """Write what is too large to stay, with the hash of the file that it belongs to; nothing is no file."""
+    """Write the large arrays, with the hash of the attack's file; without arrays, delete the file."""
     if not whole:
         path.unlink(missing_ok=True)
         return
@@ -103,12 +103,12 @@ def _write_whole(path: Path, whole: Arrays, digest: str, kept: Collection[str]) 
 
 
 def kept_of(store: Store, key: str) -> frozenset[str]:
-    """Return what runs before asked to keep of an attack."""
+    """Return the names that earlier runs asked to keep of an attack."""
     return frozenset(map(str, _read_whole(store.whole_path(key)).get("kept", ())))
 
 
 def shrink(store: Store, key: str, wanted: Collection[str]) -> None:
-    """Leave of an attack's features and images what this run or one before was asked to keep."""
+    """Delete an attack's features and images, except those that this run or an earlier run was asked to keep."""
     path = store.whole_path(key)
     arrays = _read_whole(path)
     if not arrays:
@@ -121,32 +121,32 @@ def shrink(store: Store, key: str, wanted: Collection[str]) -> None:
 def load_answers(
     store: Store, key: str, device: torch.device, *, with_features: bool, with_images: bool
 ) -> Answers | None:
-    """Read an attack's outcome, or return None where something that is wanted is not there or is damaged."""
+    """Read an attack's outcome; return None if a wanted array is missing or damaged."""
     wanted = {name for name, is_wanted in (("features", with_features), ("images", with_images)) if is_wanted}
     for name, digest, arrays, whole in _stored(store, key, wanted):
-        with suppress(KeyError, TypeError, ValueError, RuntimeError):  # of another make than ours
+        with suppress(KeyError, TypeError, ValueError, RuntimeError):  # a file of another version or program
             return Answers(_attacked(arrays, whole, device), name, digest)
     return None
 
 
 def has_answers(store: Store, key: str, *, with_images: bool = False) -> bool:
-    """Tell whether an attack need not be run again, for a rejector that looks at logits and head or for its images."""
+    """Tell whether the stored outputs serve a rejector without features and, if `with_images`, all images are there."""
     return any(_stored(store, key, {"images"} if with_images else frozenset()))
 
 
 def _stored(store: Store, key: str, wanted: Collection[str]) -> Iterator[tuple[str, str, Arrays, Arrays]]:
-    """Return an attack's files, with name and hash, that hold all that is wanted of what is too large to stay."""
+    """Return (name, hash, arrays, large arrays) of each file of an attack that has all wanted large arrays."""
     for name in _candidates(store, key):
         arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
         needed = {*wanted, "logits"} if set(OF_CLASS) <= arrays.keys() else set(wanted)
         whole = _whole(store.whole_path(key), digest) if needed else {}
-        # Costs and boldest outputs are not in what was published without: it serves its own cells alone.
+        # Some published files lack costs (`vanished`) and boldest outputs: they serve only their own cells.
         if needed <= whole.keys() and "vanished" in arrays and str(arrays.get("key", key)) == key:
             yield name, digest, arrays, whole
 
 
 def _candidates(store: Store, key: str) -> Iterator[str]:
-    """Return the sound files of an attack; a second one where it was run again and ended otherwise."""
+    """Return the sound files of an attack; there are several if a second run of it gave other answers."""
     folder = store.root / ATTACKS
     paths = [folder / f"{key}.npz", *sorted(folder.glob(f"{key}-*.npz"))]
     names = [f"{ATTACKS}/{path.name}" for path in paths if path.is_file()]
@@ -159,7 +159,7 @@ def _whole(path: Path, digest: str) -> Arrays:
 
 
 def _read_whole(path: Path) -> Arrays:
-    """Read what is too large to stay; a damaged file is as good as none, since no cell depends on it."""
+    """Read the large arrays; a damaged file counts as missing, since no cell depends on it."""
     try:
         arrays = load_arrays(path)
     except UseError:

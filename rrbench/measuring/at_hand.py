@@ -1,4 +1,4 @@
-"""What is at hand of a checkpoint: its network with the data, its victims, what they say of clean inputs."""
+"""Opens a checkpoint and keeps it in memory: its network with the data, its victims, their clean certainties."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,11 @@ from rrbench.planning.cells import Cell, Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import Calibration, Rejector, Victim
 
-Wanted = tuple[Training, Choice, int | None, Choice | None]  # checkpoint, data, limit, a rejector that looks again
+Wanted = tuple[Training, Choice, int | None, Choice | None]  # checkpoint, data, limit, the rejector if it has `look`
 
 
 class Opened(NamedTuple):
-    """A checkpoint that was read, and its network with the data of a cell."""
+    """A checkpoint, and its network with the data of a cell."""
 
     source: Source
     checkpoint: Checkpoint
@@ -28,14 +28,14 @@ class Opened(NamedTuple):
 
 @dataclass
 class AtHand:
-    """Opens checkpoints; what belongs to the last one stays at hand, since the cells of a checkpoint come together."""
+    """Opens checkpoints; the last one stays in memory, since the cells of a checkpoint follow each other."""
 
     materials: Materials
     _opened: dict[Wanted, Opened] = field(default_factory=dict)
-    _cleans: dict[str, Clean] = field(default_factory=dict)  # what rejectors say of clean inputs, by victim
+    _cleans: dict[str, Clean] = field(default_factory=dict)  # certainties on clean inputs, by victim
 
     def opened(self, cell: Cell) -> Opened:
-        """Return a cell's checkpoint and its network with the data, checked; another checkpoint's are let go."""
+        """Return a cell's checkpoint and its network with the data, checked; forget every other checkpoint."""
         if any(training != cell.training for training, *_ in self._opened):
             self._opened.clear()
             self._cleans.clear()
@@ -46,7 +46,7 @@ class AtHand:
         return self._opened[wanted]
 
     def open_beside(self, cell: Cell) -> Opened:
-        """Open a cell's checkpoint for once, and leave at hand what is at hand."""
+        """Open a cell's checkpoint without remembering it; the checkpoint in memory stays there."""
         source = self.materials.source(cell.training)
         checkpoint = self.materials.read(cell.training, source)
         subject = self.materials.subject(cell, checkpoint)
@@ -54,13 +54,13 @@ class AtHand:
         return Opened(source, checkpoint, subject)
 
     def clean(self, key: str, subject: Subject, rejector: Rejector) -> Clean:
-        """Return what a victim's rejector says of clean inputs; `key` names the victim."""
+        """Return the rejector's certainties on clean inputs, computed once; `key` names the victim."""
         if key not in self._cleans:
             self._cleans[key] = subject.clean(rejector)
         return self._cleans[key]
 
     def victim(self, opened: Opened, cell: Cell) -> Victim:
-        """Return the fitted, calibrated victim, from the store where it was fitted before."""
+        """Return the fitted, calibrated victim; read the fit from the store if it is there."""
         materials, rejector = self.materials, build(Rejector, cell.rejector)
         key = cell.victim_key(opened.source.key)
         path = materials.store.fitted_path(key)
@@ -78,7 +78,7 @@ class AtHand:
         return Victim(opened.subject.network, rejector, Calibration(**facts))
 
     def read_fitted(self, path: Path) -> Checkpoint | None:
-        """Read what a rejector learnt; a damaged file is named and made again."""
+        """Read a rejector's fit; report and delete a damaged file, so that the fit is made again."""
         if not path.is_file():
             return None
         try:
@@ -92,7 +92,7 @@ class AtHand:
             return None
 
     def keep_training(self, cell: Cell, path: Path) -> None:
-        """Store what the network says of its clean training images: the t-SNE figure shows those features."""
+        """Store the network's predictions and features of its clean training images, for the t-SNE figure."""
         train = self.materials.data(cell.training.dataset, "train")
         outputs = self.opened(cell).subject.judge(train.images)
         arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}

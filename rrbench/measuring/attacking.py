@@ -1,4 +1,4 @@
-"""Runs attacks, or finds their answers where they were run before: alone, in an ensemble, behind a transfer."""
+"""Runs attacks, or reads their stored answers: single attacks, members of an ensemble, attacks behind a transfer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from rrbench.protocols import Attack, Batch, Member, Moved, Rejector, Victim
 
 @dataclass(frozen=True)
 class Attacks:
-    """The answers of the attacks in a work folder; what is not there yet is attacked."""
+    """Returns the answers of attacks in a work folder; runs an attack whose answers are not there."""
 
     materials: Materials
     at_hand: AtHand
-    keep: frozenset[str] = frozenset()  # of {"images", "features"}: what stays when all rows are written
+    keep: frozenset[str] = frozenset()  # of {"images", "features"}: stay after all rows are written
 
     def answers(self, opened: Opened, cells: Sequence[Cell], *, is_member: bool) -> Answers:
-        """Return the answers of the attack that these cells share; `is_member`: others will come for its images."""
+        """Return the answers of the attack that the cells share; `is_member`: other cells will need its images."""
         first = cells[0]
         key = self.materials.attack_key(first)
         needs_features = any("features" in build(Rejector, cell.rejector).needs for cell in cells)
@@ -40,11 +40,11 @@ class Attacks:
         return has_answers(self.materials.store, self.materials.attack_key(cell))
 
     def shrink(self, cell: Cell) -> None:
-        """Drop the features and images of a cell's attack that nobody asked to keep."""
+        """Delete the features and images of a cell's attack that no run was asked to keep."""
         shrink(self.materials.store, self.materials.attack_key(cell), self.keep)
 
     def shrink_members(self, plan: Plan, training: Training) -> None:
-        """Shrink what was moved on a network and kept whole for others, by this run or by one that was stopped."""
+        """Shrink the attacks on a network whose images were kept for ensembles or transfers, also by a stopped run."""
         cells = [cell for cell in plan.cells if training in cell.trainings]
         members = [cell.member(choice) for cell in cells for choice in cell.members]
         for member in dict.fromkeys(member for member in members if member.training == training):
@@ -59,9 +59,9 @@ class Attacks:
     def _save(
         self, key: str, attacked: Attacked, *, with_features: bool, with_images: bool, is_shared: bool = True
     ) -> Answers:
-        """Store an attack's answers, and with them what earlier runs or this one were asked to keep.
+        """Store an attack's answers, and the arrays that this run or an earlier run was asked to keep.
 
-        Whole until it has served: a run that is killed must find the features, an ensemble or a transfer the images.
+        `shrink` deletes the rest later: a run that goes on after a kill needs features, ensembles and transfers images.
         """
         kept = kept_of(self.materials.store, key) | self.keep
         return save_answers(
@@ -79,7 +79,7 @@ class Attacks:
         if cell.moved_on is not None:
             return take_over(subject, self._moved_elsewhere(cell), cell.area)
         attack = build(Attack, cell.attack)
-        # An attack that does not look at the rejector must not fail because one of its rejectors cannot be fitted.
+        # An attack that ignores the rejector must not fail because a rejector cannot be fitted.
         blind = Victim(subject.network, build(Rejector, cell.rejector))
         victim = self.at_hand.victim(opened, cell) if attack.is_adaptive else blind
         gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
@@ -89,11 +89,11 @@ class Attacks:
             return run_attack(subject, victim, attack, cell.attack.name, cell.area, cell.seed, advance, members)
 
     def _moved_elsewhere(self, cell: Cell) -> Attacked:
-        """Return what a transfer takes over, as the other network's own row has it: from the store, or moved now."""
+        """Return the attack on a transfer's other network, the same as for its own row: from the store, or run now."""
         (choice,) = cell.members
         other = cell.member(choice)
         materials, key = self.materials, self.materials.attack_key(other)
-        # Transfers to several networks may be under way: the first moves the images for all.
+        # Several transfers may need this attack at once: the first runs it for all.
         with materials.store.lock(f"attack-{key}", materials.report, materials.deadline):
             found = self._load(key, with_features=False, with_images=True)
             if found is None:
@@ -102,12 +102,12 @@ class Attacks:
         return found.attacked
 
     def _member(self, cell: Cell, choice: Choice) -> Member:
-        """Return an attack of an ensemble: its stored answers where it was run, else the attack itself."""
+        """Return a member of an ensemble: its stored answers if there are any, else the attack itself."""
         materials = self.materials
         stored = self._load(materials.attack_key(cell.member(choice)), with_features=False, with_images=True)
         ids = materials.data(cell.dataset, "test").ids[: cell.limit].tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
-        # Where several inputs share an id, as corruptions of one image do, answers cannot be found by it.
+        # If several inputs share an id, as corruptions of one image do, an id does not tell the answer.
         if stored is None or len(position) < len(ids):
             return fresh_member(choice, cell.area, cell.seed)
 

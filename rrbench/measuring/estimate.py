@@ -1,4 +1,4 @@
-"""What a plan will cost, before it runs: gradient evaluations and time on this device."""
+"""Estimates the cost of a plan before it runs: gradient evaluations, and time on this device."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,11 +18,11 @@ from rrbench.rows.tables import render
 
 
 class Rates(NamedTuple):
-    """Gradients a second."""
+    """Gradients per second."""
 
-    attack: float  # rows in the work folder overrule it
-    training: float  # of all that train side by side, the choice of epoch included
-    exact: float  # of attacks that look for the smallest distortion: in float32, the way back in tf32
+    attack: float  # rows in the work folder overrule this rate
+    training: float  # of all trainings side by side together, the choice of epoch included
+    exact: float  # of attacks that look for the smallest distortion: forward in float32, backward in tf32
 
     def seconds(self, cell: Cell) -> float:
         """Return how long a cell's attack takes."""
@@ -41,7 +41,7 @@ RATES = {
 
 
 def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> str:
-    """Print cells, what is shared, what is done already, gradients and time, also with so many workers."""
+    """Describe cells, shared and finished work, gradients and time; also the time with each count of `workers`."""
     materials = runner.materials
     sources = {training: materials.source(training) for training in plan.trainings()}
     rates = _rates((training.network.name for training in sources), materials)
@@ -85,9 +85,9 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
 
 
 def costly_cells(cells: Sequence[Cell], materials: Materials) -> dict[Cell, Cell]:
-    """Return whose gradients a cell must wait for, in the order of work: its own, or the other network's of a transfer.
+    """Map each cell to the cell whose attack must run for it: the same cell, or a transfer's cell on the other network.
 
-    Left out is what is stored, or asked for by an earlier cell.
+    Cells keep their order. A cell is left out if its attack is stored or already runs for an earlier cell.
     """
     found, begun = dict[Cell, Cell](), set[str]()
     for cell, told in zip(cells, materials.described(cells), strict=True):
@@ -112,7 +112,7 @@ def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[st
 
 
 def seconds_of(units: Sequence[Unit], materials: Materials) -> list[float]:
-    """Estimate how long each unit takes one worker: its gradients, and nothing beside them."""
+    """Estimate how long each unit takes one worker; only gradients count."""
     rates = _rates((unit.training.network.name for unit in units), materials)
     costly = costly_cells([unit.cells[0] for unit in units if not unit.is_training], materials)
     return [_seconds(unit, rates[unit.training.network.name], costly) for unit in units]
@@ -142,7 +142,7 @@ def attack_gradients(cell: Cell) -> int:
 
 
 def _asked(choice: Choice, count: Callable[..., int], *facts: int) -> int:
-    """Ask a plugin what it costs; one that cannot say is refused in one line."""
+    """Ask a plugin for its cost; if it fails, refuse it in one line."""
     try:
         with no_exit():
             return count(*facts)
@@ -151,7 +151,7 @@ def _asked(choice: Choice, count: Callable[..., int], *facts: int) -> int:
 
 
 def known_rates(network: str, kind: str) -> Rates:
-    """Return the measured rates of a network on a `cpu` or on `cuda`; another network counts as a ResNet-18."""
+    """Return the measured rates of a network on `cpu` or `cuda`; a network without rates counts as a ResNet-18."""
     return RATES.get((network, kind), RATES["resnet18", kind])
 
 
@@ -160,7 +160,7 @@ def _rates(networks: Iterable[str], materials: Materials) -> dict[str, Rates]:
 
 
 def rates_here(network: str, materials: Materials) -> Rates:
-    """Return the rates on this device: what this folder's own rows show for attacks, else the measured table."""
+    """Return the rates on this device: for attacks the median of the work folder's rows; else those of RATES."""
     device = describe(materials.device)
     own = [speed for record, _ in materials.store.cells() if (speed := _speed(record.row, network, device))]
     known = known_rates(network, "cuda" if materials.device.type == "cuda" else "cpu")
@@ -174,7 +174,7 @@ def _speed(row: ResultRow, network: str, device: str) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Print a time as people say it."""
+    """Return a duration as text, in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""One victim under one attack: outputs, attack, certainty, metrics. Used by the runner and by `rrbench.evaluate`."""
+"""Measures one victim under one attack: attack, outputs, certainty, metrics. For the runner and `rrbench.evaluate`."""
 
 import json
 import math
@@ -50,17 +50,17 @@ from rrbench.rows.scores import Scores
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
-LARGE = Fraction(1, 2)  # of linf: with such a budget every image can be made grey
+LARGE = Fraction(1, 2)  # in linf: from this budget on an attack can make every image grey
 NO_THRESHOLD = "no threshold: the other folds (ids modulo 5) hold no right clean input"
 SLACK = 1e-6  # how far rounding may carry an image out of its budget
 
 
 def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
-    """Say what a reader of the row must know, and what makes the attack look broken."""
+    """Return the notes of a row: facts that its reader must know, and signs that the attack is broken."""
     found = ["oracle: knows the labels"] if rejector.is_oracle else []
     concerned = {"all"} | ({"certainty", "head", *rejector.needs} if attack.is_adaptive else set())
-    # An ensemble counts no gradients of its own where its members' answers were stored; those behind a transfer were
-    # another network's.
+    # An ensemble counts no gradients if its members' answers were stored. A transfer's gradients are those of another
+    # network.
     if isinstance(attack, Ensemble) or (attacked.gradients > 0 and not isinstance(attack, MovedElsewhere)):
         concerned.add("gradients")
     doubts = [*subject.doubts(), *subject.doubts(rejector)]
@@ -85,7 +85,7 @@ def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, 
 
 
 class Attacked(NamedTuple):
-    """What the network says of an attack's answers, and what the attack cost."""
+    """The network's outputs on an attack's answers, and the cost of the attack."""
 
     outputs: Outputs
     boldest: Outputs
@@ -96,13 +96,13 @@ class Attacked(NamedTuple):
     forwards: float
     vanished: float  # share of gradients that were zero everywhere
     is_still: Tensor  # (N,): the answer is the clean image
-    distances: Tensor | None = None  # of minimal distortion only
+    distances: Tensor | None = None  # only of attacks of minimal distortion
     reached: Tensor | None = None
-    lost: tuple[str, ...] = ()  # of an ensemble: the attacks that failed, and why
+    lost: tuple[str, ...] = ()  # an ensemble's members that failed, and why
 
 
 def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
-    """Return an attack of an ensemble, to be run when it is its turn."""
+    """Return a member of an ensemble that runs its attack when it is called."""
 
     def run(victim: Victim, batch: Batch) -> Moved:
         own, draws = build(Attack, attack), HashedDraws(derive(seed, "attack", attack.name))
@@ -113,7 +113,7 @@ def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
 
 
 def fresh_members(choices: Sequence[Choice], budget: Budget, seed: int) -> list[tuple[str, Member]]:
-    """Return the attacks of an ensemble by name, where no answers of theirs are stored."""
+    """Return the members of an ensemble with their names; each runs its attack, without stored answers."""
     return [(str(choice), fresh_member(choice, budget, seed)) for choice in choices]
 
 
@@ -129,9 +129,9 @@ def run_attack(
 ) -> Attacked:
     """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
     test = subject.test()
-    subject.doubts()  # before any work: a network that writes into its images or itself is refused
-    # An answer of minimal distortion lies on the boundary: in short precision it would end on the wrong side.
-    # An ensemble compares verdicts, and those are fp32's.
+    subject.doubts()  # first, since this refuses a network that writes into its images or itself
+    # An answer of minimal distortion lies on the boundary: short precision could put it on the wrong side.
+    # An ensemble compares verdicts, and verdicts are made in fp32.
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else subject.precision
     is_blind = not attack.is_adaptive
@@ -150,7 +150,7 @@ def run_attack(
             return checked(attack, attack.combine(watched, batch.copied(), trying), batch, budget)
         return checked(attack, attack(watched, batch.copied(), budget, draws), batch, budget)
 
-    # Where only the answers must be exact, the way back may be fast.
+    # If only the forward pass must be exact, the backward pass may use tf32.
     with (
         frozen(counted),
         kept(counted, partial(_changed_by, attack)),
@@ -182,7 +182,7 @@ def run_attack(
 
 
 def take_over(subject: Subject, moved: Attacked, budget: Budget) -> Attacked:
-    """Judge on this network what was moved on another; it costs what moving it cost."""
+    """Judge on this network the images that an attack moved on another; the costs are those of the attack."""
     for candidate in (moved.images, moved.boldest_images):
         check_budget(candidate, subject.test().images, budget)
     return moved._replace(outputs=subject.judge(moved.images), boldest=subject.judge(moved.boldest_images))
@@ -193,7 +193,7 @@ def _changed_by(attack: Attack, what: str) -> str:
 
 
 def _noted(name: str, member: Member, lost: dict[str, str]) -> Member:
-    """Note why a member of an ensemble failed, which may go on without it."""
+    """Note why a member of an ensemble failed; the ensemble may go on without it."""
 
     def run(victim: Victim, batch: Batch) -> Moved:
         try:
@@ -212,7 +212,7 @@ def distance(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:
 
 
 def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
-    """Refuse images outside the budget or outside [0, 1]: no attack is believed without a look."""
+    """Refuse images outside the budget or outside [0, 1]: the images of every attack are checked."""
     if moved.shape != images.shape or not bool(moved.isfinite().all()):
         raise CellError("the attack returned NaN, infinite or misshapen images")
     if float(moved.min()) < 0 or float(moved.max()) > 1:
@@ -226,7 +226,7 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
 
 
 def score(subject: Subject, victim: Victim, attacked: Attacked, clean: Clean) -> Scores:
-    """Let a rejector judge an attack's answers; `clean` is what it says of clean inputs."""
+    """Let a rejector judge an attack's answers; `clean` holds its certainties on clean inputs."""
     test = subject.test()
     outputs = attacked.outputs
     certainty = certainties(victim.rejector, outputs, test.labels)
@@ -269,7 +269,7 @@ class Distances(NamedTuple):
 
 
 def distances_of(scores: Scores) -> Distances:
-    """Average stored distances over all inputs and over those where the goal was reached."""
+    """Average stored distances over all inputs, and over the inputs whose goal was reached."""
     if not scores.distances.size:
         return Distances()
     reached = scores.distances[scores.reached]
@@ -278,7 +278,7 @@ def distances_of(scores: Scores) -> Distances:
 
 
 def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
-    """Compute every metric from stored scores alone; `verify` calls this again."""
+    """Compute every metric from stored scores alone; `verify` calls this too."""
     return measure(
         scores.correct,
         scores.confidence,
@@ -307,7 +307,7 @@ def begin_row(
     device: torch.device,
     precision: str,
 ) -> ResultRow:
-    """Return a row with all that is known before measuring; `measured` gives the other columns."""
+    """Return a row with everything known before measuring; `measured` returns the other columns."""
     named = {"members": [str(member) for member in members]} if members else {}
     return ResultRow(
         dataset=dataset,
@@ -340,7 +340,7 @@ def measured(
     seed: int,
     clean: Clean,
 ) -> tuple[Scores, dict[str, Any]]:
-    """Score an attack's answers, and return the columns of the row that come of it; a rerun compares the same ones."""
+    """Score an attack's answers; return the scores and the row's measured columns. `verify --rerun` compares both."""
     scores = score(subject, victim, attacked, clean)
     said = notes(subject, victim.rejector, attack, budget, attacked)
     found = metrics_of(scores, metrics.tpr_rule, metrics.resamples, seed)

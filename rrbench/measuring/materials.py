@@ -1,4 +1,4 @@
-"""What measuring needs and others may have made already: data, checkpoints, networks with their weights."""
+"""Finds or makes what measuring needs: data, checkpoints, networks with their weights."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -28,15 +28,15 @@ from rrbench.training.train import build_network, describe_training, epochs
 
 @dataclass(frozen=True)
 class Source:
-    """Where a training's checkpoint is, or will be once trained."""
+    """The place of a training's checkpoint, also before it is trained."""
 
     path: Path
-    key: str  # decides whether work that used it can be used again
+    key: str  # part of the keys of all work on the checkpoint
 
 
 @dataclass
 class Materials:
-    """Finds data and checkpoints, and trains what is missing."""
+    """Finds data and checkpoints, and trains missing checkpoints."""
 
     store: Store
     device: torch.device
@@ -49,12 +49,12 @@ class Materials:
     _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
 
     def bare(self) -> "Materials":
-        """Return a copy that can travel: without data, silent, with paths that hold in any folder."""
+        """Return a copy to send to another process: without data, silent, with absolute paths."""
         store, roots = Store(self.store.root.resolve()), tuple(root.resolve() for root in self.roots)
         return replace(self, store=store, roots=roots, report=Silent(), _data={})
 
     def source(self, training: Training) -> Source:
-        """Find a training's checkpoint: the zoo asked for, the embedded zoo, else this work folder."""
+        """Find a training's checkpoint: in the zoo of `--zoo`, in the embedded zoo, else in this work folder."""
         if self.use_large_zoo:
             found = _in_zoo(training)
             if found is None:
@@ -67,7 +67,7 @@ class Materials:
         return Source(self.store.checkpoint_files(key).chosen, key)
 
     def described(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-        """Return all that decides the cells' rows, and by which checkpoints."""
+        """Return everything that decides the cells' rows, their checkpoints' keys included."""
         keys = {training: self.source(training).key for training in dict.fromkeys(all_trainings(cells))}
         return [
             cell.describe(keys[cell.training], self.precision, keys[cell.moved_on] if cell.moved_on else "")
@@ -83,24 +83,24 @@ class Materials:
         return attack_key(*self.described([cell]))
 
     def moved_on(self, cell: Cell) -> str:
-        """Return the SHA-256 of the checkpoint that a transfer's images are moved on; of other attacks nothing."""
+        """Return the SHA-256 of the checkpoint that a transfer's images are moved on; empty for other attacks."""
         if cell.moved_on is None:
             return ""
         return self.read(cell.moved_on, self.source(cell.moved_on)).sha256
 
     def can_supply(self, training: Training) -> bool:
-        """Tell whether a checkpoint of this very recipe can be had: where a zoo is asked for, nothing is trained."""
+        """Tell whether a checkpoint of exactly this recipe is there or can be trained; with `--zoo` none is trained."""
         if not self.use_large_zoo:
             return True
         found = _in_zoo(training)
         return found is not None and _is_of(found[1], training)
 
     def _training_key(self, training: Training) -> str:
-        """Name what is trained here: weights differ by precision; those of a zoo are taken as they are."""
+        """Return the key of a checkpoint trained here: weights depend on the precision; a zoo's are used in any."""
         return training.key if self.precision == "fp32" else f"{training.key}-{self.precision}"
 
     def checkpoint(self, training: Training) -> Checkpoint:
-        """Return a training's checkpoint, training it first where nobody has; it stops when the time is over."""
+        """Return a training's checkpoint; train it first if it is missing. Training stops when the time is over."""
         source = self.source(training)
         key = self._training_key(training)
         files = self.store.checkpoint_files(key)
@@ -111,7 +111,7 @@ class Materials:
         return self.read(training, source)
 
     def begun(self, training: Training) -> str:
-        """Say how far a training is that has begun and not ended; else nothing."""
+        """Say how far an unfinished training is; empty if it is finished or has not begun."""
         files = self.store.checkpoint_files(self._training_key(training))
         if self.source(training).path.is_file() or not files.resume.is_file():
             return ""
@@ -138,7 +138,7 @@ class Materials:
                     raise StoppedError(f"training {training.trained_as} (epoch {done} of {count} is done)")
 
     def read(self, training: Training, source: Source) -> Checkpoint:
-        """Read a checkpoint; one of a zoo must be what its index says."""
+        """Read a checkpoint; a checkpoint from a zoo must have the SHA-256 of its index."""
         checkpoint = read_checkpoint(source.path)
         is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen
         if not is_own and not checkpoint.sha256.startswith(source.key):
@@ -151,7 +151,7 @@ class Materials:
             source = build(DataSource, dataset)
             batch = source.load(split, self.roots)
             check_batch(batch, source.info.classes, f"{dataset} ({split})")
-            # A copy: a source may go on working in the arrays that it gave.
+            # A copy: a data source may change its arrays later.
             self._data[dataset, split] = batch.to(self.device).copied()
         return self._data[dataset, split]
 
@@ -161,19 +161,19 @@ class Materials:
         network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
         try:
             load_weights(network, checkpoint)
-        except UseError as error:  # of this network and this head: other checkpoints' cells go on
+        except UseError as error:  # concerns this network and head: other checkpoints' cells go on
             raise CellError(str(error)) from None
         network = with_looks(place(network, self.device), build(Rejector, cell.rejector))
         return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
 
 
 def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
-    """Find a checkpoint in the zoo asked for, else among the embedded ones."""
+    """Find a checkpoint in the zoo of `--zoo`, else in the embedded zoo."""
     return _find(zoo.large_zoo(), training) or _find(zoo.EMBEDDED, training)
 
 
 def in_large_zoo(training: Training) -> bool:
-    """Tell whether `--zoo` would find a checkpoint of this very recipe beside the embedded ones."""
+    """Tell whether `--zoo` would find a checkpoint of exactly this recipe, the embedded zoo left out."""
     found = _find(zoo.large_zoo(), training)
     return found is not None and _is_of(found[1], training)
 
@@ -181,12 +181,12 @@ def in_large_zoo(training: Training) -> bool:
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
     named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
     found = zoo.find_named(folder, *named, _recipe(training))
-    # A later revision trains another network by the same recipe.
+    # A later revision of a plugin trains another network by the same recipe.
     return None if found and training.is_revised and found[1].key != training.key else found
 
 
 def _is_of(entry: zoo.Entry, training: Training) -> bool:
-    """Tell whether an entry is of a training's recipe; the index of the embedded ones has keys alone."""
+    """Tell whether an entry has a training's recipe; the embedded zoo's index has keys and no recipes."""
     return entry.key == training.key or entry.recipe == _recipe(training)
 
 
@@ -197,7 +197,7 @@ def _recipe(training: Training) -> dict[str, Any]:
 
 
 def absences(trainings: Iterable[Training], wanted: str = "") -> list[str]:
-    """Say which checkpoints the zoo asked for lacks, a line for each data set, network and seed."""
+    """Say which checkpoints the zoo of `--zoo` lacks, in one line for each data set, network and seed."""
     lacking: dict[tuple[Choice, Choice, int], list[str]] = {}
     for training in trainings:
         lacking.setdefault((training.dataset, training.network, training.seed), []).append(training.trained_as)
@@ -209,7 +209,7 @@ def absences(trainings: Iterable[Training], wanted: str = "") -> list[str]:
 
 
 def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:
-    """Stop where a checkpoint does not classify as it did when it was written: wrong data or preprocessing."""
+    """Refuse a checkpoint that classifies differently than when it was written: data or preprocessing are wrong."""
     if "clean_correct" not in checkpoint.facts or cell.dataset != cell.training.dataset:
         return
     test = subject.test()

@@ -1,4 +1,4 @@
-"""Puts a trained checkpoint into a zoo, packed; its accuracies are measured on the packed weights."""
+"""Packs a trained checkpoint into a zoo; its accuracies are measured on the packed weights."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,18 +28,18 @@ SUFFIX = ".safetensors"
 
 
 def add(folder: Path, materials: Materials, training: Training, checkpoint: Checkpoint, command: str) -> Entry:
-    """Pack a training's checkpoint into a zoo, in place of an earlier one of the same training.
+    """Pack a training's checkpoint into a zoo; it replaces an earlier checkpoint of the same training.
 
-    One that was packed before is left as it is: a training that is run again need not pay for it.
+    A checkpoint that is packed already stays as it is, so that repeating a command costs nothing.
     """
     with _locked(folder):
         sweep(folder)
         for entry in entries(folder):
             if entry.is_kept and entry.key == training.key and _source(folder / entry.file) == checkpoint.sha256:
                 return entry
-    with TURNS.together():  # others may train beside
+    with TURNS.together():  # other trainings may run in other threads
         tensors, facts, robust_accuracy = _measure(materials, training, checkpoint)
-    with _locked(folder):  # from the choice of the name on: others may want the same one
+    with _locked(folder):  # before the name is chosen: another process may want the same name
         path = folder / free_name(folder, training)
         write_checkpoint(path, tensors, facts)
         entry = replace(
@@ -53,14 +53,14 @@ def add(folder: Path, materials: Materials, training: Training, checkpoint: Chec
 
 
 def add_unkept(folder: Path, training: Training, checkpoint: Checkpoint, command: str, packed: Entry | None) -> Entry:
-    """List a network without its weights, as packed where it was: rows measured on it can be held against its line."""
+    """List a network without its weights, by its packed entry if it has one: rows on it can be checked by its line."""
     entry = packed or replace(describe(training, checkpoint, command), **_told(checkpoint.facts))
     enter(folder, replace(entry, file=""))
     return entry
 
 
 def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recipe and log as an index holds them."""
+    """Return recipe and log in the form of the index."""
     log = [", ".join(f"{name} {value:g}" for name, value in record.items()) for record in facts["log"]]
     return {"recipe": facts["recipe"], "log": log}
 
@@ -68,7 +68,7 @@ def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _measure(
     materials: Materials, training: Training, checkpoint: Checkpoint
 ) -> tuple[dict[str, Tensor], dict[str, Any], float]:
-    """Return the packed weights, what their file says of them, and their accuracy under the chooser's attack."""
+    """Return the packed weights, the facts for their file, and their accuracy under the chooser's attack."""
     tensors = pack(checkpoint.tensors)
     rejector = build(Rejector, training.rejector)
     network = build_network(training, build(DataSource, training.dataset).info, rejector)
@@ -82,16 +82,16 @@ def _measure(
 
 
 def _source(path: Path) -> str | None:
-    """Return the SHA-256 of the checkpoint that a file was packed from, if it can be read and says so."""
+    """Return the SHA-256 of the checkpoint that a file was packed from; None if the file does not tell."""
     try:
         return read_checkpoint(path).facts.get("packed_from")
-    except UseError:  # gone or damaged: it is packed again
+    except UseError:  # missing or damaged: the checkpoint is packed again
         return None
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a zoo's index; a thread that holds it already goes on."""
+    """Lock a zoo's index; a thread that has the lock already may take it again."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / "index.lock", is_singleton=True):
@@ -101,10 +101,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def enter(folder: Path, entry: Entry) -> None:
-    """Put a line into a zoo's index, in place of an earlier one of the same training.
+    """Put a line into a zoo's index; it replaces an earlier line of the same training.
 
-    A line without weights takes only its own place: rows may have been measured on several such networks, and a kept
-    one of the same training stays what `run --zoo` finds.
+    A line without weights replaces only a line of the same hash without weights: rows may have been measured on several
+    such networks, and `run --zoo` must still find the kept network of the same training.
     """
     with _locked(folder):
         listed = entries(folder)
@@ -118,14 +118,14 @@ def enter(folder: Path, entry: Entry) -> None:
 
 
 def _gives_way(other: Entry, entry: Entry) -> bool:
-    """Tell whether a line of the index is in a new one's place."""
+    """Tell whether a new line replaces an old line of the index, `other`."""
     if not (other.is_kept and entry.is_kept):
         return not other.is_kept and other.sha256 == entry.sha256
     return other.file == entry.file or _is_same(other, entry)
 
 
 def _is_same(one: Entry, other: Entry) -> bool:
-    """Tell whether two lines are of one training; an old one may not say its recipe."""
+    """Tell whether two lines are of the same training; an old line, `one`, may lack its recipe."""
     return _names(one) == _names(other) and (not one.recipe or one.recipe == other.recipe)
 
 
@@ -134,9 +134,9 @@ def _names(entry: Entry) -> tuple[str, str, str, int, int]:
 
 
 def file_name(training: Training) -> str:
-    """Return what a training's checkpoint is called in a zoo; its epochs tell a shortened run from a whole one.
+    """Return the file name of a training's checkpoint in a zoo; its epochs tell a short run from a full run.
 
-    Letters, digits, `.`, `_` and `-` alone: other signs do not survive every file store.
+    It has only letters, digits, `.`, `_` and `-`: some file stores change other signs.
     """
     names = (training.dataset, training.network, training.trained_as)
     parts = [re.sub(r"[^A-Za-z0-9._-]", "-", str(name).replace("/", "of")).rstrip("-") for name in names]
@@ -145,7 +145,7 @@ def file_name(training: Training) -> str:
 
 
 def free_name(folder: Path, training: Training) -> str:
-    """Return a training's file name, with the start of its key where another training has that name already."""
+    """Return a training's file name; add the start of its key if another training has that name already."""
     name = file_name(training)
     own = (str(training.dataset), str(training.network), training.trained_as, training.seed, training.recipe.epochs)
     recipe = describe_training(training)["recipe"]
@@ -156,7 +156,7 @@ def free_name(folder: Path, training: Training) -> str:
 
 
 def describe(training: Training, checkpoint: Checkpoint, command: str) -> Entry:
-    """Return a checkpoint's line of the index, with the accuracies that its header tells."""
+    """Return a checkpoint's line of the index, with the accuracies from its header."""
     facts = checkpoint.facts
     return Entry(
         file=file_name(training),

@@ -1,8 +1,8 @@
-"""What looks robust and is not: a few passes over a few clean inputs, once for a network and once for a rejector.
+"""Finds what only looks robust: a few passes over a few clean inputs, once for a network and once for a rejector.
 
-All of it is done in float32, also where attacks work in short precision: a row's notes do not depend on that. A network
-may work in bf16 inside itself, where an answer has 8 bits: steps are so long that they change an answer by a tenth, and
-where two shapes of a batch are compared only what no rounding can do counts.
+Probes work in float32, also if attacks use short precision: a row's notes do not depend on the precision. A network may
+use bf16 inside, where an answer has 8 bits. So steps are long enough to change an answer by a tenth, and batches of
+different shapes must differ by more than rounding.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ from rrbench.errors import CellError
 from rrbench.lending import WRITES, is_written
 from rrbench.protocols import Batch, Network, Outputs, Rejector
 
-INPUTS = 8  # on which gradients are compared with steps
-PASSES = 32  # chance in one pass of seven is missed by so many once in 140 times
-CROWD = 64  # among which an image must get the answer that it gets alone
-SAME = 1e-4  # of the largest answer: two passes of one shape differ by less
+INPUTS = 8  # inputs on which gradients are compared with small steps
+PASSES = 32  # if one pass in seven differs, so many passes miss it once in 140 times
+CROWD = 64  # images in a batch in which an image must get the same answer as alone
+SAME = 1e-4  # of the largest answer: two passes of the same shape differ by less
 ROUNDING = 0.05  # of the largest answer: bf16 in two shapes, or with and without gradients, differs by less
-CHANGE = 0.1  # of the spread of a value: a step is to change it by so much
-LONGEST = 0.04  # such a step in the images, which are drawn that far into [0, 1]
-NEAR = 0.01  # both, for a certainty, which is given its outputs exactly: neighbours change within longer steps
-WRONG = 0.5  # of the change that a gradient foretells; half of the inputs of any shipped network stay below 0.15
-FLAT = 0.9  # share of inputs without any slope
-OVERLAP = 0.01  # share of the measured inputs; single images are twice in many data sets
+CHANGE = 0.1  # of the spread of a value: a step should change the value by so much
+LONGEST = 0.04  # longest step in the images, which are first moved this far inside [0, 1]
+NEAR = 0.01  # CHANGE and LONGEST of a certainty: its inputs are exact, and longer steps change nearest neighbours
+WRONG = 0.5  # of the change: an error above it is wrong; the median of every shipped network is below 0.15
+FLAT = 0.9  # share of inputs with a gradient of zero
+OVERLAP = 0.01  # share of the measured inputs; many data sets hold a few images twice
 
 UNSTEADY = {
     "random": "the network is random: two passes over the same inputs differ",
@@ -35,9 +35,9 @@ UNSTEADY = {
 
 
 class Doubt(NamedTuple):
-    """What a note says, and which rows it concerns: all, those of attacks by gradients, or adaptive ones.
+    """The text of a note, and the rows that it concerns: all rows, or rows of attacks by gradients or adaptive attacks.
 
-    Of the adaptive ones all, or those on a rejector that reads features or head.
+    `certainty` and `head` concern all adaptive attacks, `features` only those on a rejector that needs features.
     """
 
     text: str
@@ -45,9 +45,9 @@ class Doubt(NamedTuple):
 
 
 def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
-    """Doubt a network, in eval mode and with its weights frozen; `outputs` are what it says of the test inputs.
+    """Return doubts about a network in eval mode with frozen weights; `outputs` are its outputs on the test inputs.
 
-    It raises where the network writes into its images.
+    Raise CellError if the network writes into its images.
     """
     found = []
     if are_probabilities(outputs.logits):
@@ -61,7 +61,7 @@ def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
 
 
 def of_rejector(rejector: Rejector, outputs: Outputs, labels: Tensor) -> list[Doubt]:
-    """Doubt a fitted rejector by what it says of the outputs on clean inputs."""
+    """Return doubts about a fitted rejector, from its certainties on clean inputs."""
     outputs, labels = outputs.at(slice(INPUTS)), labels[:INPUTS]
 
     def certainty(given: Outputs) -> Tensor:
@@ -84,7 +84,7 @@ def of_rejector(rejector: Rejector, outputs: Outputs, labels: Tensor) -> list[Do
 
 
 def _differentiated(look: Callable[[], list[Doubt]]) -> list[Doubt]:
-    """Look at gradients; what cannot be differentiated is no doubt: an attack that asks for it fails and says so."""
+    """Call `look`; an error in a gradient is no doubt: an attack that needs the gradient fails and says so."""
     try:
         return look()
     except CellError:
@@ -94,7 +94,7 @@ def _differentiated(look: Callable[[], list[Doubt]]) -> list[Doubt]:
 
 
 def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
-    """Doubt a threshold whose inputs are said to be kept apart, and are measured too."""
+    """Return a doubt if inputs that fix the threshold are said to be kept apart, but are also measured."""
     if apart is None or apart.images.shape[1:] != test.images.shape[1:]:
         return []
     count = int(torch.isin(_hashes(test.images), _hashes(apart.images)).sum())
@@ -104,25 +104,25 @@ def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
 
 
 def are_probabilities(logits: Tensor) -> bool:
-    """Tell whether every row is a distribution."""
+    """Tell whether every row is a probability distribution."""
     return bool((logits >= 0).all() and ((logits.sum(1) - 1).abs() < SAME).all())
 
 
 @torch.no_grad()
 def unsteadiness(network: Network, images: Tensor) -> Literal["", "random", "batch"]:
-    """Tell whether passes over the same inputs differ, or else an image's answers alone and beside others."""
+    """Tell whether two passes over the same inputs differ, or an image's answers alone and in a batch."""
     crowd, one = images[:CROWD], images[:1]
     few = min(INPUTS, max(1, len(crowd) // 2))
     among = network(crowd.clone())
     if _apart(network(crowd.clone()), among) > SAME:
         return "random"
-    # The same shape: whatever the precision, the rounding is the same too.
+    # Both batches have the same shape: so in every precision the rounding is the same.
     if _apart(network(torch.cat([crowd[:few], 1 - crowd[few:]])).at(slice(few)), among.at(slice(few))) > SAME:
         return "batch"
     try:
         alone = network(one.clone())
         is_random = any(_apart(network(one.clone()), alone) > SAME for _ in range(PASSES))
-    except Exception:  # among others it answers
+    except Exception:  # the network answers a batch, but not a single image
         return "batch"
     if is_random:
         return "random"
@@ -130,7 +130,7 @@ def unsteadiness(network: Network, images: Tensor) -> Literal["", "random", "bat
 
 
 def _apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Return the largest difference, as a share of the largest value of its part."""
+    """Return the largest difference over all parts, as a share of the part's largest expected value."""
     shares = [
         float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
         for one, other in zip(found, expected, strict=True)
@@ -140,7 +140,7 @@ def _apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 
 def _slopes_of_network(network: Network, images: Tensor) -> list[Doubt]:
-    """Compare the gradients of features, logits and head at the images with what small steps do."""
+    """Compare the gradients of features, logits and head with the changes that small steps in the images make."""
     at = LONGEST + (1 - 2 * LONGEST) * images[:INPUTS]
     with torch.no_grad():
         plain = network(at.clone())
@@ -156,7 +156,7 @@ def _slopes_of_network(network: Network, images: Tensor) -> list[Doubt]:
     concerned = {"logits": "gradients", "features": "features", "head": "head"}
     for part, concerns in concerned.items():
         columns = getattr(plain, part).shape[1]
-        if not columns or not climbing.logits.requires_grad:  # an attack by gradients fails then and says so
+        if not columns or not climbing.logits.requires_grad:  # without a gradient an attack fails and says so
             continue
         weights = HashedDraws(0).normal(torch.arange(1, device=at.device), (columns,), 0)[0]
 
@@ -171,10 +171,10 @@ def _slopes_of_network(network: Network, images: Tensor) -> list[Doubt]:
 
 
 def _slopes_of_certainty(rejector: Rejector, outputs: Outputs, labels: Tensor) -> list[Doubt]:
-    """Compare the gradient of certainty at the outputs with what small steps in these do."""
+    """Compare the gradient of the certainty with the changes that small steps in the outputs make."""
     is_read = [part.shape[1] > 0 and (name != "features" or name in rejector.needs) for name, part in _named(outputs)]
     parts = [part for part, read in zip(outputs, is_read, strict=True) if read]
-    # Nearer to each other they are less sure: where a sure answer is flat by rounding alone, these are not.
+    # Add outputs nearer to the mean, which are less sure: a very sure answer may be flat only by rounding.
     parts = [torch.cat([part, part.mean(0) + 0.3 * (part - part.mean(0))]) for part in parts]
     sizes = [part.square().mean().sqrt().clamp_min(1e-30) for part in parts]
     widths, both = [part.shape[1] for part in parts], torch.cat([labels, labels])
@@ -201,12 +201,12 @@ def _named(outputs: Outputs) -> list[tuple[str, Tensor]]:
 
 
 def slope_errors(value: Callable[[Tensor], Tensor], at: Tensor, longest: float, change: float) -> tuple[Tensor, Tensor]:
-    """Compare what the gradient of `value` says of small steps with what these do: (N,) errors, (N,) where it is zero.
+    """Compare the change that the gradient of `value` predicts for small steps with the real change.
 
-    Steps are to change the value by the share `change` of its spread, and are no longer than `longest`.
-
-    An error is a share of the change: 0 where the gradient is right, 1 where it says nothing. It is the larger one of
-    two steps: along the gradient's signs, and across all coordinates, also those that have no gradient.
+    Return (N,) errors, and (N,) whether the gradient is zero. A step should change the value by the share `change` of
+    its spread, and is no longer than `longest`. An error is a share of the change: 0 if the gradient is right, 1 if it
+    is zero and the value changes. It is the larger error of two steps: one along the gradient's signs, and one along
+    all coordinates, also those without a gradient.
     """
     with torch.enable_grad():
         start = at.detach().clone().requires_grad_()
@@ -223,7 +223,7 @@ def slope_errors(value: Callable[[Tensor], Tensor], at: Tensor, longest: float, 
         with torch.no_grad():
             above, below = value(at + step).double(), value(at - step).double()
         said, done = (flat * step.flatten(1).double()).sum(1), (above - below) / 2
-        # Rounding and bends show in the mean of both sides too: what they may have done does not count.
+        # Rounding and curvature move the mean of both sides too: subtract that much from the error.
         slack = ((above + below) / 2 - values).abs() + rounding * values.abs()
         scale = torch.maximum(done.abs(), length * size).clamp_min(1e-30)
         found.append(((done - said).abs() - slack).clamp_min(0) / scale)
@@ -231,14 +231,14 @@ def slope_errors(value: Callable[[Tensor], Tensor], at: Tensor, longest: float, 
 
 
 def _signs(at: Tensor) -> Tensor:
-    """Return a fixed direction of 1 and -1, another for each input."""
+    """Return a fixed direction of 1 and -1 for each input; the directions differ."""
     ids = torch.arange(len(at), device=at.device)
     return (HashedDraws(0).uniform(ids, tuple(at.shape[1:]), 0) < 0.5).to(at.dtype) * 2 - 1
 
 
 def _hashes(images: Tensor) -> Tensor:
-    """Return a number for each image, equal for equal ones: sums of whole numbers do not depend on their order."""
+    """Return a number for each image, the same for equal images: integer sums do not depend on their order."""
     bits = images.float().contiguous().view(torch.int32).flatten(1)
     places = torch.arange(1, bits.shape[1] + 1, device=bits.device)
-    weights = places * 0x9E3779B97F4A7C1 + places * places * 0x2545F4914F6CDD1  # wraps round, on every device alike
+    weights = places * 0x9E3779B97F4A7C1 + places * places * 0x2545F4914F6CDD1  # overflows the same on every device
     return torch.cat([(piece.long() * weights).sum(1) for piece in bits.split(256)])

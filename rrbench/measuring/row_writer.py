@@ -1,4 +1,4 @@
-"""Writes the rows of cells: with what was measured, or with the reason why nothing was."""
+"""Writes the rows of cells: with the measured columns, or with the reason why measuring failed."""
 
 import dataclasses
 
@@ -18,13 +18,13 @@ from rrbench.rows.scores import CLEAN, DATA, SCORES
 
 @dataclasses.dataclass(frozen=True)
 class RowWriter:
-    """Has rejectors judge an attack's answers, and writes what comes of it into the work folder."""
+    """Lets rejectors judge an attack's answers, and writes scores and rows into the work folder."""
 
     materials: Materials
     at_hand: AtHand
 
     def write(self, opened: Opened, cell: Cell, answers: Answers, moved_on: str) -> None:
-        """Score an attack's answers and write the row; `moved_on`: the checkpoint that a transfer comes from."""
+        """Score an attack's answers and write the row; `moved_on`: SHA-256 of a transfer's other checkpoint."""
         subject, checkpoint, store = opened.subject, opened.checkpoint, self.materials.store
         victim = self.at_hand.victim(opened, cell)
         (described,) = self.materials.described([cell])
@@ -41,13 +41,13 @@ class RowWriter:
         self._save(cell, dataclasses.replace(row, **columns, checkpoint_sha256=checkpoint.sha256), files)
 
     def write_failed(self, cell: Cell, checkpoint_sha256: str, error: Exception) -> None:
-        """Write a failed row: the reason in one line, and nothing measured."""
+        """Write a failed row: it has the reason in one line, and no measured column."""
         begun, said = self.begin(cell, None), reason(error)
         row = dataclasses.replace(begun, status="failed", error=said, checkpoint_sha256=checkpoint_sha256)
         self._save(cell, row, {})
 
     def begin(self, cell: Cell, recipe: object, moved_on: str = "") -> ResultRow:
-        """Return a row with all that is known before measuring: what made the checkpoint, a transfer's other one."""
+        """Return a row with everything known before measuring, the recipe and a transfer's `moved_on` included."""
         settings: dict[str, object] = {
             kind: identity(choice)[1]
             for kind, choice in (

@@ -1,4 +1,4 @@
-"""Orders the work on a plan: which units are left, what failed, what is told; its parts do the work."""
+"""Directs the work on a plan: finds the units that are left, records failures, reports; its parts do the work."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from rrbench.planning.units import Unit, units_of
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 
-# Has `Runner.work` do every unit, here or elsewhere; yields a unit when nothing more will be done for it.
+# Calls `Runner.work` for every unit, in this or another process; yields a unit when its work has ended.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
 
 SHOWN = 3  # files that a line names
@@ -39,13 +39,13 @@ class Runner:
         self.rows = RowWriter(self.materials, self.at_hand)
 
     def bare(self) -> "Runner":
-        """Return a copy that can travel to another machine: nothing is at hand, nothing is told, paths are whole."""
+        """Return a copy to send to another machine: nothing in memory, silent, with absolute paths."""
         return Runner(self.materials.bare(), self.keep)
 
     def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
         """Measure every cell that has no row yet; return the plan's rows, failed ones included.
 
-        When the time is over it says what is left, and returns the rows that are there.
+        When the time is over, report which cells are left, and return the finished rows.
         """
         materials, store = self.materials, self.materials.store
         store.prepare()
@@ -66,7 +66,7 @@ class Runner:
         return [rows[key] for key in keys]
 
     def _work_through(self, plan: Plan, units: Sequence[Unit], engine: Engine) -> set[str]:
-        """Have every unit done; return the keys of the cells that were come to."""
+        """Let the engine do every unit; return the keys of the cells in finished units."""
         materials = self.materials
         to_do, done = Counter(training for unit in units for training in unit.trainings), set[str]()
         with closing(engine(self, units)) as finished:
@@ -80,18 +80,18 @@ class Runner:
         return done
 
     def _left(self, units: Sequence[Unit], done: Collection[str]) -> dict[str, Cell]:
-        """Return the cells that no unit has come to, by key; an earlier row of theirs that failed says nothing."""
+        """Return the cells that this run has not reached, by key, also if an earlier run left a failed row."""
         cells = [cell for unit in units if not unit.is_training for cell in unit.cells]
         pending = self._unfinished(cells)
         return {key: cell for key, cell in zip(self.materials.keys(pending), pending, strict=True) if key not in done}
 
     def _unfinished(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the cells that have no row yet."""
+        """Return the cells that have no sound, measured row yet."""
         store, keys = self.materials.store, self.materials.keys(cells)
         return [cell for key, cell in zip(keys, cells, strict=True) if store.measured(key) is None]
 
     def units(self, plan: Plan) -> list[Unit]:
-        """Cut what a plan leaves to be done into units of work."""
+        """Cut the unfinished cells of a plan into units of work."""
         pending = self._unfinished(plan.cells)
         to_do = {cell.training for cell in pending}
         for training in plan.checkpoints() if "images" in self.keep else ():
@@ -105,7 +105,7 @@ class Runner:
         return units_of(pending, missing)
 
     def work(self, unit: Unit) -> bool:
-        """Do one unit; False where its checkpoint could not be made, and so nothing that comes after it."""
+        """Do one unit; return False if its checkpoint could not be made: units that come after it cannot be done."""
         materials = self.materials
         if not unit.is_training:
             lock = f"attack-{materials.attack_key(unit.cells[0])}"
@@ -119,9 +119,9 @@ class Runner:
         return False
 
     def give_up(self, unit: Unit, reason: str) -> Unit | None:
-        """Write failed rows for the cells that whoever did a unit was at; return what is left of it."""
+        """Write failed rows for the cells on which a unit's workers died; return a unit of its other cells, or None."""
         pending = self._unfinished(unit.cells)
-        # Once the attack is stored its cells are scored in their order, so the first without a row is to blame.
+        # Once the attack is stored, its cells are scored in order: so the first cell without a row is the cause.
         is_attacked = not unit.is_training and self.attacks.has_answers(unit.cells[0])
         lost = pending[:1] if is_attacked else pending
         self._fail(lost, "", CellError(reason))
@@ -129,7 +129,7 @@ class Runner:
         return dataclasses.replace(unit, cells=left) if left else None
 
     def _measure(self, unit: Unit) -> None:
-        """Run one attack, or find its answers, and score it with each rejector."""
+        """Run one attack, or read its stored answers, and score the answers with each rejector."""
         cells = self._unfinished(unit.cells)
         if not cells:
             return
@@ -140,14 +140,14 @@ class Runner:
             answers = self.attacks.answers(opened, cells, is_member=unit.is_member)
             for cell in cells:
                 with self._failing([cell], sha256):
-                    if cell is not cells[0]:  # an attack that has ended gives a row at least
+                    if cell is not cells[0]:  # a finished attack gives at least one row
                         self._check_time(cell)
                     self.rows.write(opened, cell, answers, moved_on)
             if not unit.is_member:
                 self.attacks.shrink(cells[0])
 
     def _keep_training(self, cell: Cell) -> None:
-        """Keep the features of a checkpoint's training images; without them the rows are still good."""
+        """Store the features of a checkpoint's training images; a failure is only reported, since no row needs them."""
         source = self.materials.source(cell.training)
         path = self.materials.store.training_path(source.key)
         if path.is_file() or not source.path.is_file():
@@ -164,7 +164,7 @@ class Runner:
 
     @contextmanager
     def _failing(self, cells: Sequence[Cell], checkpoint_sha256: str = "") -> Iterator[None]:
-        """Turn whatever a plugin or a cell raises into failed rows; wrong use and the time limit stop the run."""
+        """Turn any error of a plugin or a cell into failed rows; UseError and StoppedError stop the run."""
         try:
             with no_exit():
                 yield
@@ -174,18 +174,18 @@ class Runner:
             self._fail(cells, checkpoint_sha256, error)
 
     def _fail(self, cells: Sequence[Cell], checkpoint_sha256: str, error: Exception) -> None:
-        """Write failed rows for the cells that have none, and say so."""
+        """Write and report failed rows for the unfinished cells."""
         for cell in self._unfinished(cells):
             self.materials.report.line(f"failed: {cell.label}: {reason(error)}")
             self.rows.write_failed(cell, checkpoint_sha256, error)
 
     def _check_time(self, cell: Cell) -> None:
-        """Stop before a cell when the time is over; what was attacked already is stored and need not be again."""
+        """Stop before a cell when the time is over; stored attacks are not run again later."""
         if self.materials.deadline.is_over():
             raise StoppedError(cell.label)
 
     def _tell_harmed(self, keys: Collection[str]) -> None:
-        """Name the files for whose sake cells are measured again."""
+        """Report the missing or changed files because of which cells are measured again."""
         store = self.materials.store
         harmed = [names for key in keys if (names := store.harmed(key))]
         files = list(dict.fromkeys(name for names in harmed for name in names))
@@ -195,7 +195,7 @@ class Runner:
             )
 
     def _tell_earlier(self, keys: Collection[str]) -> None:
-        """Say which rows differ from these in nothing but the revision of what measured them."""
+        """Report older rows that differ from the plan's rows only in the revisions of the code that measured them."""
         store = self.materials.store
         records = [record for record, _ in store.cells()]
         named = {_names(record) for record in records if record.key in keys}
@@ -209,7 +209,7 @@ class Runner:
 
 
 def _stopped(limit: str, left: Sequence[Cell], total: int) -> str:
-    """Say what the time limit left to be done."""
+    """Say which cells the time limit left undone."""
     labels = list(dict.fromkeys(cell.label for cell in left))
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return (
@@ -224,5 +224,5 @@ def _first(files: Sequence[str]) -> str:
 
 
 def _names(record: CellRecord) -> str:
-    """Return all that decides a cell but its revisions."""
+    """Return everything that decides a cell, except its revisions."""
     return json.dumps({name: part for name, part in record.cell.items() if name != "revisions"}, sort_keys=True)

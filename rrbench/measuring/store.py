@@ -1,16 +1,16 @@
-"""The work folder: every finished thing in a file of its own, keyed by what made it, written atomically.
+"""The work folder: each finished result has its own file, named by a hash of its inputs and written atomically.
 
 rows.csv        all rows, rebuilt from cells/ in a fixed order
 manifest.json   the runs that worked here: command, versions, machine
-cells/          one JSON a finished cell: its row, all that its key was made of, the hashes of its four files:
-  data/         the measured inputs of a data set, for all cells on them (.npz, no pickles)
-  clean/        what a rejector says of clean inputs, for all attacks on it
-  attacks/      what the network said of an attack's images, for all rejectors of a checkpoint
-  scores/       what the rejector of the cell said of them
-training/       what a checkpoint says of its clean training images, where `--keep features` asks for it
-fitted/         what a rejector learnt from clean training outputs, and its calibration
+cells/          one JSON per finished cell: its row, everything that its key hashes, the hashes of its four files:
+  data/         ids and labels of the measured inputs, for all cells on these inputs (.npz, no pickles)
+  clean/        a rejector's certainties on clean inputs, for all attacks on it
+  attacks/      the network's outputs on an attack's images, for all rejectors of a checkpoint
+  scores/       the certainties of the cell's rejector on these images
+training/       a checkpoint's features of its clean training images, if `--keep features` asks for them
+fitted/         a rejector's fit to clean training outputs, and its calibration
 checkpoints/    networks (.safetensors)
-locks/          so that two runs never do the same work at once
+locks/          keep two runs from doing the same work at once
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Store:
         self._hashes: dict[tuple[str, int, int], str] = {}
 
     def prepare(self) -> None:
-        """Make the folder and sweep it; one that cannot be written to is refused before any work is done."""
+        """Make the folder and sweep it; refuse a folder that cannot be written to before any work is done."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / "locks").mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ class Store:
             sweep(folder)
 
     def checkpoint_files(self, key: str) -> Files:
-        """Return where a training writes."""
+        """Return the paths that a training writes."""
         folder = self.root / "checkpoints"
         return Files(
             folder / f"{key}.safetensors", folder / f"{key}.last.safetensors", folder / f"{key}.resume.safetensors"
@@ -106,17 +106,17 @@ class Store:
         write_json(self.root / "cells" / f"{record.key}.json", value)
 
     def cell(self, key: str) -> CellRecord | None:
-        """Return a finished cell, if it is there."""
+        """Return a finished cell; None if there is none of this key."""
         path = self.root / "cells" / f"{key}.json"
         return read_cell(path)[0] if path.is_file() else None
 
     def measured(self, key: str) -> CellRecord | None:
-        """Return a finished cell that did not fail and whose files are there as they were written."""
+        """Return a finished cell if it did not fail and all its files are as they were written; else None."""
         record = self.cell(key)
         return record if record and record.row.status == "ok" and not self.harmed(key) else None
 
     def harmed(self, key: str) -> list[str]:
-        """Name the files of a cell, its own included, that are gone or are not what was written."""
+        """Name the missing or changed files of a cell, its own JSON file included."""
         own = self.root / "cells" / f"{key}.json"
         if not own.is_file():
             return []
@@ -125,16 +125,16 @@ class Store:
         return ([] if is_whole else [f"cells/{own.name}"]) + self.unsound(record)
 
     def unsound(self, record: CellRecord) -> list[str]:
-        """Name the files that a cell names and that are gone or are not what was written."""
+        """Name the missing or changed files among those that a cell names."""
         return [name for name, digest in record.files.items() if self._hash(name) != digest]
 
     def is_sound(self, name: str) -> bool:
-        """Tell whether a file is as some cell says, or can be read where no cell names it yet."""
+        """Tell whether a file has a hash that a cell states; if no cell names it, whether it can be read."""
         digests = self._named(name)
         return self._hash(name) in digests if digests else self._read(name) is not None
 
     def _hash(self, name: str) -> str:
-        """Hash a file once for all cells that name it; empty where it is gone."""
+        """Hash a file, once for all cells that name it; empty if the file is missing."""
         path = self.root / name
         try:
             state = path.stat()
@@ -148,10 +148,10 @@ class Store:
     def add(
         self, folder: str, key: str, arrays: Mapping[str, NDArray[Any]], *, passing: Sequence[str] = ()
     ) -> tuple[str, str]:
-        """Write what several cells will name, and return the file's name and hash.
+        """Write a file that several cells will name, and return its name and hash.
 
-        What is there already stays, where it differs in nothing but `passing`. What cells name is never written over:
-        an attack that was run again, on another machine perhaps, and ended otherwise, lies beside it.
+        A file that is there already stays if it differs only in the arrays `passing`. A file that cells name is never
+        overwritten: if an attack is run again and gives other answers, these get a file beside it.
         """
         name = f"{folder}/{key}.npz"
         there, named = self._read(name), self._named(name)
@@ -164,22 +164,22 @@ class Store:
         return name, save_arrays(self.root / name, arrays)
 
     def _named(self, name: str) -> set[str]:
-        """Return the hashes that cells say a file has."""
+        """Return the hashes that cells state for a file."""
         return {record.files[name] for record, _ in self.cells() if name in record.files}
 
     def _read(self, name: str) -> Mapping[str, NDArray[Any]] | None:
-        """Read arrays; None where they are gone or damaged."""
+        """Read arrays; None if the file is missing or damaged."""
         try:
             return load_arrays(self.root / name)
         except UseError:
             return None
 
     def cells(self) -> list[tuple[CellRecord, str]]:
-        """Return every finished cell with the row hash written beside it."""
+        """Return every finished cell with the hash of its row from its file."""
         return read_cells(self.root)
 
     def rebuild_rows(self, report: Report) -> dict[str, ResultRow]:
-        """Rewrite rows.csv from the cells, under a lock so that no run writes an older list last; return it by key."""
+        """Rewrite rows.csv from the cells, locked so that no run writes an older list last; return the rows by key."""
         with self.lock("rows", report):
             records = [record for record, _ in self.cells()]
             rows = with_doubts(record.row for record in records)
@@ -198,7 +198,7 @@ class Store:
 
 
 def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], passing: Sequence[str]) -> bool:
-    """Compare arrays bit by bit, but for those whose values pass."""
+    """Compare arrays bit by bit, except those named in `passing`."""
     return one.keys() == other.keys() and all(
         one[name].dtype == other[name].dtype and one[name].tobytes() == other[name].tobytes()
         for name in one

@@ -1,4 +1,4 @@
-"""A network with its data: what it says of clean inputs, and the victims that rejectors make of it."""
+"""A network with its data: its outputs on clean inputs, and the victims that it forms with rejectors."""
 
 import math
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from rrbench.protocols import (
 
 @dataclass
 class Subject:
-    """A network with its data on one device; what it says of clean inputs is computed once."""
+    """A network with its data on one device; its outputs on clean inputs are computed once."""
 
     network: nn.Module
     load: Callable[[Split], Batch | None]  # None: the user gave no such data
@@ -49,12 +49,12 @@ class Subject:
     _doubts: dict[str, list[Doubt]] = field(default_factory=dict)
 
     def batch(self, split: Split) -> Batch | None:
-        """Return a split; the test split cut to the limit."""
+        """Return a split; only the test split is cut to the limit."""
         batch = self.load(split)
         return batch.at(slice(self.limit)) if batch and split == "test" and self.limit else batch
 
     def apart(self) -> Batch | None:
-        """Return the calibration inputs, where none of them is measured."""
+        """Return the calibration inputs if none of them is measured; else None."""
         calibration = self.batch("calibration")
         if calibration is None or bool(torch.isin(calibration.ids, self.test().ids).any()):
             return None
@@ -68,11 +68,11 @@ class Subject:
 
     @cached_property
     def data_sha256(self) -> str:
-        """What tells the inputs that are measured from others."""
+        """A hash of the inputs that are measured."""
         return fingerprint(self.test())
 
     def outputs(self, split: Split, count: int | None = None) -> Outputs:
-        """Return the outputs on a clean split, or on its first inputs, in exact float32."""
+        """Return the outputs on a clean split, or on its first `count` inputs, in exact float32."""
         if count is not None and (split, None) in self._outputs:
             return self._outputs[split, None].at(slice(count))
         if (split, count) not in self._outputs:
@@ -82,7 +82,7 @@ class Subject:
         return self._outputs[split, count]
 
     def judge(self, images: Tensor) -> Outputs:
-        """Return what the network says in exact float32: every printed number comes from such a pass."""
+        """Return the network's outputs in exact float32: every printed number comes from such a pass."""
         with frozen(self.network), kept(self.network, changes_itself), tf32(False):
             outputs = forward(self.network, images, batch_size(self.device))
         if not all(bool(part.isfinite().all()) for part in outputs):
@@ -90,14 +90,14 @@ class Subject:
         return outputs
 
     def attackable(self, precision: Precision, *, is_blind: bool = False) -> nn.Module:
-        """Return the network as attacks see it: its twin, where there is one, and without a rejector's looks."""
+        """Return the network that attacks use: its twin if it has one; if `is_blind`, without a rejector's looks."""
         network = without_looks(self.network) if is_blind else self.network
         if (precision, is_blind) not in self._twins:
             self._twins[precision, is_blind] = make_twin(network, precision, self.device)
         return self._twins[precision, is_blind] or network
 
     def doubts(self, rejector: Rejector | None = None) -> list[Doubt]:
-        """Return what makes the network and its data look wrong or, given a fitted rejector, that one; asked once."""
+        """Return doubts about the network and its data or, if given, about a fitted rejector; computed once."""
         about = "" if rejector is None else f"{type(rejector).__name__} {rejector!r}"
         if about not in self._doubts:
             test, outputs = self.test(), self.outputs("test")
@@ -110,7 +110,7 @@ class Subject:
         return self._doubts[about]
 
     def victim(self, rejector: Rejector, *, needs_scale: bool) -> Victim:
-        """Fit and calibrate a rejector; `needs_scale`: an adaptive attack will want the scale of its certainty."""
+        """Fit and calibrate a rejector; `needs_scale`: an adaptive attack will need the scale of its certainty."""
         train = self.batch("train") if rejector.has_fit() or needs_scale else None
         if needs_scale and train is None and not rejector.is_probability:
             raise CellError(
@@ -124,12 +124,12 @@ class Subject:
         return Victim(self.network, rejector, self.calibrate(rejector, train if needs_scale else None))
 
     def calibrate(self, rejector: Rejector, train: Batch | None) -> Calibration:
-        """Fix a rejector's thresholds on clean inputs and, given training inputs, its certainty's scale."""
+        """Fix a rejector's thresholds on clean inputs and, if `train` is given, the scale of its certainty."""
         folds = [math.nan if each is None else each for each in fold_thresholds(self.clean(rejector))]
         calibration = self.batch("calibration")
         median, scale = float("nan"), float("nan")
-        # Differs from the paper: a rejector fitted on the training inputs meets itself there (lid at distance 0), and
-        # an attack on that scale would be weak; held-out inputs show the certainty that an attacker must reach.
+        # Differs from the paper: on the training inputs a fitted rejector meets the inputs of its own fit (lid: at
+        # distance 0), and an attack on that scale would be weak. Held-out inputs show the certainty to be reached.
         split: Split = "calibration" if rejector.has_fit() and calibration is not None else "train"
         scaling = calibration if split == "calibration" else train
         if train is not None and scaling is not None:
@@ -138,9 +138,10 @@ class Subject:
         return Calibration(max(folds), median, scale, tuple(folds))
 
     def clean(self, rejector: Rejector, count: int | None = None) -> Clean:
-        """Return what a fitted rejector says of clean inputs, of the measured ones perhaps only of the first.
+        """Return a fitted rejector's certainties on clean inputs; with `count`, only on the first measured inputs.
 
-        Calibration inputs fix thresholds where they are kept apart. Those of CIFAR are test images: all of them do it.
+        Calibration inputs fix thresholds if none of them is measured. Those of CIFAR are test images: there all
+        measured inputs fix thresholds.
         """
         test, apart = self.test(), self.apart()
         certainty, correct = self._clean_scores(rejector, "test", test, count)
@@ -150,7 +151,7 @@ class Subject:
         return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
 
     def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
-        """Return the certainty on the border between classes; nobody asks for that of a probability."""
+        """Return certainties on the border between classes; empty for a probability, which needs no scale."""
         if rejector.is_probability:
             return np.empty(0)
         if split not in self._borders:
@@ -166,10 +167,10 @@ class Subject:
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
-    """Bring a tensor to the host."""
+    """Copy a tensor to the CPU, as a NumPy array."""
     return tensor.detach().cpu().numpy()
 
 
 def changes_itself(what: str) -> str:
-    """Say that a network writes into itself."""
+    """Return the message for a network that writes into itself."""
     return f"the network changes its own {what} when it answers: its rows would depend on what was asked before"
