@@ -1,4 +1,4 @@
-"""The command line: one file per command; parsing only; heavy imports inside the commands."""
+"""The command line. Each command has its own file, which only parses; commands import heavy modules when called."""
 
 import errno
 import os
@@ -16,8 +16,8 @@ import typer
 from rrbench.cli import bench, check, data, figure, listing, new, report, run, table, train, verify
 from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
 
-INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt, without a word
-TERMINATED = 143  # 128 and the number of SIGTERM, as INTERRUPTED has that of SIGINT
+INTERRUPTED = 130  # the code that typer returns after a KeyboardInterrupt, without a message
+TERMINATED = 143  # 128 plus the number of SIGTERM, as INTERRUPTED is 128 plus that of SIGINT
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +41,7 @@ app.add_typer(new.app, name="new")
 
 
 def main() -> None:
-    """Run a command; what goes wrong is one line on stderr and exit code 2, or 1 for a failed cell."""
+    """Run a command; an error prints one line on stderr and exits with 2, or with 1 for a failed cell."""
     warnings.showwarning = lambda message, *rest, **more: _tell(f"rrbench: warning: {one_line(str(message))}")
     with _interruptible():
         try:
@@ -63,7 +63,7 @@ def main() -> None:
         except OSError as error:
             _stop_for(error)
         except Exception as error:
-            # Typer brings its own copy of click, so a usage error is known by what it can do.
+            # Typer has its own copy of click, so recognise a usage error by its attributes.
             if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
                 raise
             message, context = error.format_message(), getattr(error, "ctx", None)
@@ -75,18 +75,18 @@ def main() -> None:
 
 
 def stop(message: str, code: int) -> NoReturn:
-    """Say why in one line, and exit."""
+    """Print the reason in one line on stderr, and exit."""
     _tell(f"rrbench: {one_line(message)}")
     sys.exit(code)
 
 
 def _tell(text: str) -> None:
-    with suppress(OSError):  # the exit code says it too
+    with suppress(OSError):  # the exit code still tells that it failed
         print(text, file=sys.stderr, flush=True)
 
 
 def _check_words(words: Iterable[str]) -> None:
-    """Refuse what could be neither printed nor written into a manifest."""
+    """Refuse arguments that are not UTF-8: they can be neither printed nor written into a manifest."""
     for word in words:
         try:
             word.encode()
@@ -96,20 +96,20 @@ def _check_words(words: Iterable[str]) -> None:
 
 
 def _stop_for(error: OSError) -> NoReturn:
-    """Exit for what the system refused: to print the results, or something about a file."""
+    """Exit after an error of the operating system: it refused a file, or printing to stdout."""
     if error.filename is not None:
         stop(f"{brief(str(error.filename))}: {error.strerror or error}", 2)
-    # Files have names, so it was stdout. What is left of the output would be tried again when Python ends.
+    # The error names no file, so stdout failed. Discard the unprinted output: Python would try to print it at exit.
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if error.errno == errno.EPIPE:  # who read it has gone
+    if error.errno == errno.EPIPE:  # the reading process has ended
         sys.exit(1)
     stop(f"cannot print: {error.strerror or error}", 2)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have SIGTERM end a command as Ctrl-C does, so that what is finished is kept; note which of them came."""
+    """Let SIGTERM end a command as Ctrl-C does, so that finished work is kept; note which signal came."""
 
     def end(number: int, frame: FrameType | None) -> None:
         interrupts.append(number)
@@ -118,7 +118,7 @@ def _interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # Where a shell starts a command in the background it has SIGINT ignored, and that stays so.
+    # A shell makes background commands ignore SIGINT: leave it ignored.
     numbers = [signal.SIGTERM]
     numbers += [signal.SIGINT] if signal.getsignal(signal.SIGINT) is signal.default_int_handler else []
     before = {number: signal.signal(number, end) for number in numbers}

@@ -1,4 +1,4 @@
-"""`rrbench bench`: how fast this device attacks and trains, ours against others."""
+"""`rrbench bench`: measures how fast rrbench and other packages attack and train on this device."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`rrbench check`: the contract, run over an installed plugin."""
+"""`rrbench check`: checks an installed plugin against the contract."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def check(
             try:
                 with no_exit():
                     each()
-            except Exception as error:  # whatever a plugin raises, the other checks go on
+            except Exception as error:  # a plugin may raise anything; go on with the other checks
                 failures += 1
                 why = first_line(error) if isinstance(error, BrokenContractError) else reason(error)
                 print(f"  FAILED  {each}: {why}")

@@ -1,4 +1,4 @@
-"""`rrbench figure`: a figure of the paper, or one it lacks, from score files."""
+"""`rrbench figure`: draws a figure of the paper, or one of our own, from score files."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`rrbench list`: what can be named on the command line."""
+"""`rrbench list`: lists the names that the command line accepts."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ KINDS = {
     "datasets": "dataset",
     "networks": "network",
 }
-BROUGHT = {"fit": "fit", "build_head": "head", "training_loss": "loss"}  # by its methods
+BROUGHT = {"fit": "fit", "build_head": "head", "training_loss": "loss"}  # method: word shown
 ONE_LINE = ("scores", "maximises", "minimises", "about")
 
 

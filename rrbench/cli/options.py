@@ -10,7 +10,7 @@ from rrbench.errors import UseError
 
 
 def _folder(text: str | Path) -> Path:
-    """Read a folder's name; an empty one, as an unset variable gives, would be the folder one is in."""
+    """Read a folder's name; refuse an empty name, as an unset variable gives: it would mean the current folder."""
     if not str(text).strip():
         raise UseError("--out is empty: give a folder")
     return Path(text)

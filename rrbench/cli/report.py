@@ -1,4 +1,4 @@
-"""`rrbench report`: results as a page."""
+"""`rrbench report`: writes results as an HTML page."""
 
 from pathlib import Path
 from typing import Annotated

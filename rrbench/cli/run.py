@@ -1,4 +1,4 @@
-"""`rrbench run`: train what is missing, attack, measure, print the rows."""
+"""`rrbench run`: trains missing checkpoints, attacks, measures, prints the rows."""
 
 import sys
 from pathlib import Path
@@ -102,7 +102,7 @@ def run(
 
 
 def _filled(paper: str, dataset: str | None, network: str | None, preset: str | None, out: Path) -> str:
-    """Print the table that was filled."""
+    """Return the table of the paper that was filled, as text."""
     from rrbench.paper.sources import default_folders
     from rrbench.paper.tabulate import Selection, paper_tables
 

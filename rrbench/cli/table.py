@@ -1,4 +1,4 @@
-"""`rrbench table`: rows as a table, or the paper's tables with what was measured of them."""
+"""`rrbench table`: prints rows as a table, or the paper's tables with the measured values."""
 
 import sys
 from pathlib import Path
@@ -113,5 +113,5 @@ def _paper(
 
 
 def _beside(layout: str) -> TextIO:
-    """Return where remarks go: a CSV or a page on stdout stays one."""
+    """Return the stream for remarks: stderr for CSV, LaTeX and HTML, so that stdout holds only the table."""
     return sys.stdout if layout in ("text", "markdown") else sys.stderr

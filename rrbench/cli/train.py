@@ -1,4 +1,4 @@
-"""`rrbench train`: checkpoints, several at once where there is room."""
+"""`rrbench train`: trains checkpoints, several at once if the GPU has room."""
 
 import shlex
 import sys
@@ -123,7 +123,7 @@ def train(
 
 
 def _print(training: "Training", checkpoint: "Checkpoint", packed: "Entry | None", folder: Path | None) -> None:
-    """Print what a training has reached, and where it lies."""
+    """Print the accuracies of a training, and the path of its checkpoint."""
     chosen = checkpoint.facts["epoch"]
     record = checkpoint.facts["log"][chosen - 1]
     judge = f"({training.recipe.choose_on})"

@@ -1,4 +1,4 @@
-"""`rrbench verify`: check that results are what they say."""
+"""`rrbench verify`: checks stored results."""
 
 from pathlib import Path
 from typing import Annotated

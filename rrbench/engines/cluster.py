@@ -111,7 +111,7 @@ class Dispatch:
     units: list[Unit]
     sign: Path
     idle: list[Any] = field(default_factory=list)
-    busy: dict[Any, tuple[Any, int | None]] = field(default_factory=dict)  # Ray reference to (worker, unit position); None: still starting
+    busy: dict[Any, tuple[Any, int | None]] = field(default_factory=dict)  # by Ray reference; None: starting
     closed: set[int] = field(default_factory=set)
     undone: set[int] = field(default_factory=set)  # units in `closed` whose checkpoint could not be made
     attempts: Counter[int] = field(default_factory=Counter)
@@ -168,7 +168,7 @@ class Dispatch:
         return int(ray.cluster_resources().get(self.resource, 0))
 
     def _hire(self) -> None:
-        """Start workers up to the number of free slots and open units; nodes may have joined or left the cluster."""
+        """Start workers, as many as there are slots and open units; nodes may have joined or left the cluster."""
         wanted = min(self._slots(), len(self.units) - len(self.closed))
         for _ in range(wanted - len(self.idle) - len(self.busy)):
             worker = self.worker.remote(self.orders, partial(_post, self.mailbox))

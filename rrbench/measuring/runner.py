@@ -43,7 +43,7 @@ class Runner:
         return Runner(self.materials.bare(), self.keep)
 
     def run(self, plan: Plan, engine: Engine) -> list[ResultRow]:
-        """Measure every cell that has no row yet; return the plan's rows, failed ones included.
+        """Measure every cell that has no row yet; return the rows of the plan, failed rows included.
 
         When the time is over, report which cells are left, and return the finished rows.
         """
@@ -185,7 +185,7 @@ class Runner:
             raise StoppedError(cell.label)
 
     def _tell_harmed(self, keys: Collection[str]) -> None:
-        """Report the missing or changed files because of which cells are measured again."""
+        """Report missing or changed files; they are the reason why cells are measured again."""
         store = self.materials.store
         harmed = [names for key in keys if (names := store.harmed(key))]
         files = list(dict.fromkeys(name for names in harmed for name in names))

@@ -1,4 +1,4 @@
-"""Checks that stored results are what they say: keys, metrics, hashes, replayed images, and on request the attacks."""
+"""Checks stored results: keys, hashes, metrics, outputs on the stored images and, on request, the attacks."""
 
 import dataclasses
 from collections import Counter
@@ -73,17 +73,17 @@ from rrbench.verifying.claims import (
 from rrbench.verifying.findings import Findings
 from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 
-REPLAYED = 1000  # clean inputs that are judged again without --rerun
-TIES = 1e-3  # share of them
-LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
-SUBJECTS = 8  # networks kept at hand
-NOT_KEPT = "not kept"  # the network: the row is recomputed only
+REPLAYED = 1000  # clean inputs that are judged again if there is no --rerun
+TIES = 1e-3  # share of clean inputs that other hardware may classify differently
+LOGIT_TOLERANCE = 1e-3  # share of the largest value; other hardware sums in another order
+SUBJECTS = 8  # networks, and checkpoints, kept in memory
+NOT_KEPT = "not kept"  # the network's weights: only the row's metrics are recomputed
 OLDER = "of an older version, which stored no clean scores: measure them again"
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """Looks at one folder."""
+    """Checks one work folder."""
 
     store: Store
     roots: tuple[Path, ...]
@@ -94,11 +94,11 @@ class Verifier:
     _zoo: dict[str, tuple[Path | None, zoo.Entry | None]] = field(default_factory=dict)
     _checkpoints: dict[Path, Checkpoint] = field(default_factory=dict)
     _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
-    _cleans: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # of clean inputs, by their file's key
+    _cleans: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # on clean inputs, by their file's key
     _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
 
     def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
-        """Check one cell; each disagreement is one line."""
+        """Check one cell; each disagreement becomes one line of the findings."""
         findings, before = self.findings, len(self.findings.problems)
         findings.cells += 1
         reason = ""
@@ -115,7 +115,7 @@ class Verifier:
                 reason = self._check_content(record, rerun=rerun)
         except (UseError, CellError) as error:
             self._problem(record, str(error))
-        except Exception as error:  # a damaged or foreign file can fail in any way, and the other cells go on
+        except Exception as error:  # a damaged or foreign file can fail in any way; go on with the other cells
             self._problem(record, f"its row or its files are not of this make: {first_line(error)}")
         if len(findings.problems) > before:
             findings.wrong += 1
@@ -127,7 +127,7 @@ class Verifier:
             findings.unchecked[reason] += 1
 
     def _check_names(self, record: CellRecord, row_sha256: str) -> None:
-        """Check hashes and keys, which even a failed cell has."""
+        """Check the row's hash and the keys, which a failed cell has too."""
         if record.row_sha256() != row_sha256:
             self._problem(record, "its row was changed after it was written")
         if not (self.store.root / "cells" / f"{record.key}.json").is_file():
@@ -136,7 +136,7 @@ class Verifier:
             self._problem(record, text)
 
     def _check_content(self, record: CellRecord, *, rerun: bool) -> str:
-        """Check the files of a cell, and what they say; return what hindered, empty where nothing did."""
+        """Check the files of a cell and their content; return why a check was impossible, empty if none was."""
         for name in self.store.unsound(record):
             advice = "`rrbench run` measures the cell again"
             self._problem(record, f"{name} does not have the SHA-256 written with the row: {advice}")
@@ -152,7 +152,7 @@ class Verifier:
         for text in misnamed(record):
             self._problem(record, text)
         self._check_certainty(record, scores)
-        # All of it is done, whatever hinders first.
+        # Do all these checks, also if the first is impossible.
         hindered = (
             self._check_data(record, scores, images),
             self._check_checkpoint(record, scores, images, rerun=rerun),
@@ -172,7 +172,7 @@ class Verifier:
                 self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")
 
     def _check_others(self, record: CellRecord, scores: Scores) -> None:
-        """Compare what is said of clean inputs with the other rows of the rejector: there is but one truth."""
+        """Compare certainties on clean inputs with the rejector's other rows: all rows must state the same."""
         key = clean_key(record.cell)
         first = self._cleans.setdefault(key, scores.clean_certainty)
         slack = LOGIT_TOLERANCE * max(1.0, float(np.abs(first[np.isfinite(first)]).max(initial=0.0)))
@@ -180,7 +180,7 @@ class Verifier:
             self._problem(record, "its certainties of clean inputs are not those of the rejector's other rows")
 
     def _check_certainty(self, record: CellRecord, scores: Scores) -> None:
-        """Compute certainties anew, where stored outputs are all that a rejector needs."""
+        """Compute certainties again, if the rejector needs only stored outputs."""
         rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
         if not _is_installed(record) or "features" in rejector.needs or rejector.has_fit():
             return
@@ -192,7 +192,7 @@ class Verifier:
             self._problem(record, "certainties do not follow from the stored logits and head")
 
     def _check_data(self, record: CellRecord, scores: Scores, images: torch.Tensor) -> str:
-        """Compare ids, labels, the data's hash and the budget of stored images with the data set, if it is present."""
+        """Check ids, labels, the data's hash and the stored images' budget against the data set, if it is here."""
         try:
             test = self._load(record, "test")
         except UseError:
@@ -214,10 +214,10 @@ class Verifier:
         return self._check_apart(record, scores, test)
 
     def _check_apart(self, record: CellRecord, scores: Scores, test: Batch) -> str:
-        """Check that thresholds come from inputs kept apart where the data set has such, else by cross-fitting."""
+        """Check that inputs kept apart fix thresholds if the data set has such inputs, else cross-fitting."""
         try:
             calibration = self._load(record, "calibration")
-        except UseError:  # borrowed from another data set, which is not here
+        except UseError:  # they are borrowed from a data set that is not here
             return f"calibration inputs of {record.cell['dataset'][0]} are not here"
         apart = 0 if bool(torch.isin(calibration.ids, test.ids).any()) else calibration.size
         if scores.apart_certainty.size != apart:
@@ -234,7 +234,7 @@ class Verifier:
         return self._data[str(saved), split]
 
     def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, *, rerun: bool) -> str:
-        """Replay the stored images on the checkpoint, where it is present, and with the data fix the threshold anew."""
+        """Judge the stored images again, if the checkpoint is here; with the data, check the clean inputs or rerun."""
         sha256 = record.row.checkpoint_sha256
         path, entry = self._find(record.checkpoint, sha256)
         if path is None:
@@ -262,7 +262,7 @@ class Verifier:
                 self._problem(record, f"the checkpoint gives {other} for the stored images (by {gap:.3g})")
         hindered = self._check_source(record)
         if self._lacks_data(record):
-            return ""  # and it was said
+            return ""  # `_check_data` reported it
         is_repeated = rerun and is_current(record.row)
         if is_repeated and not hindered:
             self._rerun(record, subject, scores)
@@ -276,7 +276,7 @@ class Verifier:
         return hindered if is_repeated else ""
 
     def _find(self, key: str, sha256: str) -> tuple[Path | None, zoo.Entry | None]:
-        """Find a checkpoint in this folder, else in a zoo, which may list it without its file."""
+        """Find a checkpoint in this folder, else in a zoo; a zoo may list a checkpoint without its file."""
         own = self.store.checkpoint_files(key).chosen
         if own.is_file():
             return own, None
@@ -285,7 +285,7 @@ class Verifier:
         return self._zoo[sha256]
 
     def _check_source(self, record: CellRecord) -> str:
-        """Check what is said of the network that images were moved on; return what hinders to move them again."""
+        """Check the claims about a transfer's other network; return why the transfer cannot be repeated, or empty."""
         if "moved_on" not in record.cell:
             return ""
         path, entry = self._source(record)
@@ -303,16 +303,16 @@ class Verifier:
         return any((str(record.cell["dataset"]), split) not in self._data for split in ("test", "calibration"))
 
     def _check_clean(self, record: CellRecord, found: Clean, scores: Scores) -> None:
-        """Compare what fixes the deployed thresholds with what is said of the same clean inputs here."""
+        """Compare the stored certainties that fix the deployed thresholds with those computed here."""
         count = len(found.certainty)
         for name, here, there in (
             ("the clean inputs", found.certainty, scores.clean_certainty[:count]),
             ("the inputs kept apart", found.apart_certainty, scores.apart_certainty),
         ):
             if here.shape != there.shape:
-                continue  # and it was said
+                continue  # `_check_apart` or `_check_data` reported it
             known = np.abs(there[np.isfinite(there)])
-            # As far as replayed logits may differ: certainties are made of them.
+            # The tolerance of replayed logits, since certainties are computed from logits.
             slack = LOGIT_TOLERANCE * max(1.0, float(known.max(initial=0.0)))
             if not np.allclose(here, there, rtol=0, atol=slack):
                 self._problem(record, f"its certainties of {name} are not what the rejector says of them")
@@ -321,7 +321,7 @@ class Verifier:
         self._compare_own(record, found.own_threshold, scores)
 
     def _check_right(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
-        """Compare which clean inputs are right, where certainties need a fit."""
+        """Compare only which clean inputs are right, for a rejector whose certainties need a fit."""
         outputs, labels = subject.outputs("test", REPLAYED), scores.labels[:REPLAYED]
         found = outputs.logits.argmax(1).cpu().numpy() == labels
         self._compare_right(record, found, scores.clean_correct[:REPLAYED])
@@ -332,13 +332,13 @@ class Verifier:
         self._compare_own(record, build(Rejector, restore("rejector", record.cell["rejector"])).own_threshold, scores)
 
     def _compare_own(self, record: CellRecord, here: float | None, scores: Scores) -> None:
-        """Compare the threshold that a rejector brings."""
+        """Compare the rejector's own threshold with the stored one."""
         own = scores.clean.own_threshold
         if own != here:
             self._problem(record, f"its rejector brings the threshold {here}, and the files say {own}")
 
     def _compare_right(self, record: CellRecord, here: NDArray[np.bool_], there: NDArray[np.bool_]) -> None:
-        """Other hardware may decide a tie in another way, and no more."""
+        """Compare which inputs are right; other hardware may decide a few ties (TIES) differently."""
         if here.shape == there.shape and int((here != there).sum()) > here.size * TIES:
             self._problem(record, "other clean inputs are right than it says")
 
@@ -351,7 +351,7 @@ class Verifier:
         return self._checkpoints[path]
 
     def _subject(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
-        """Return the network that a cell was measured on, built once for all the cells of a checkpoint."""
+        """Return the network that a cell was measured on, built once for all cells of a checkpoint."""
         cell = record.cell
         said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
         if build(Rejector, restore("rejector", cell["rejector"])).has_look():
@@ -374,7 +374,7 @@ class Verifier:
         return Subject(network, partial(self._load, record), self.device, precision, cell["limit"])
 
     def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
-        """Do again what the run did, and compare all that came of it."""
+        """Repeat the fit, the attack and the measuring of a cell, and compare all results."""
         cell, budget = record.cell, _budget(record)
         attack = build(Attack, restore("attack", cell["attack"]))
         victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), needs_scale=cell["is_adaptive"])
@@ -392,7 +392,7 @@ class Verifier:
         self.findings.tolerances.add(tolerance)
 
     def _attack(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
-        """Repeat an attack, once for all the rejectors of a checkpoint that it serves."""
+        """Repeat an attack, once for all rejectors of a checkpoint that share it."""
         if record.attack not in self._attacked:
             attacked = self._repeated(record, subject, victim, attack)
             self._attacked.clear()
@@ -411,7 +411,7 @@ class Verifier:
     def _moved_elsewhere(self, record: CellRecord) -> Attacked:
         """Repeat the attack behind a transfer, on the other network."""
         path, _ = self._source(record)
-        assert path is not None  # else nothing is repeated
+        assert path is not None  # else the transfer is not repeated
         checkpoint = self._read(path)
         other = elsewhere(record, checkpoint.facts)
         subject = self._subject(other, checkpoint)
@@ -419,9 +419,9 @@ class Verifier:
         return self._attack(other, subject, blind, build(Attack, restore("attack", other.cell["attack"])))
 
     def _tolerance(self, record: CellRecord) -> Tolerance:
-        """Return how far a rerun may lie from a row: not at all on the machine and by the packages that made it.
+        """Return how far a rerun may differ from a row: not at all on the same machine with the same packages.
 
-        A GPU adds in no fixed order; members of an ensemble may have been run before it, in batches of their own.
+        Exceptions: a GPU sums in no fixed order; an ensemble may have used members' answers made in other batches.
         """
         row = record.row
         here = {"device": describe(self.device), "packages": provenance.packages(), "machine": provenance.machine()}
@@ -434,7 +434,7 @@ class Verifier:
         return ROUNDED if row.precision == "fp32" else SHORT
 
     def _runs(self) -> list[dict[str, Any]]:
-        """Return the runs that the folder's manifest lists; one that is gone or damaged lists none."""
+        """Return the runs in the folder's manifest; none if the manifest is missing or damaged."""
         try:
             content = read_json(self.store.root / "manifest.json")
         except UseError:
@@ -443,7 +443,7 @@ class Verifier:
         return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
 
     def _check_fitted(self, record: CellRecord, victim: Victim, tolerance: Tolerance) -> None:
-        """Compare what the folder keeps of a fitted rejector with a fit made anew: later runs believe it."""
+        """Compare the stored fit of a rejector with a new fit: later runs use the stored fit without a check."""
         path = self.store.fitted_path(victim_key(record.cell))
         if not path.is_file():
             return
@@ -468,7 +468,7 @@ class Verifier:
             return
         if len(listed) != len(cells):
             self.findings.problems.append(f"rows.csv has {len(listed)} rows and there are {len(cells)} cell files")
-        # Only what has no equal on the other side is compared: a version before may have sorted ties in another way.
+        # Compare only rows without an equal row on the other side: older versions may have sorted ties differently.
         left, odd = Counter(cells), list[tuple[int, ResultRow]]()
         for line, found in enumerate(listed, start=2):
             if left[found]:
@@ -490,7 +490,7 @@ class Verifier:
 
 
 def _is_installed(record: CellRecord) -> bool:
-    """Tell whether the rejector that is installed here is the one that was measured."""
+    """Tell whether the rejector installed here has the revision that was measured."""
     name = record.cell["rejector"][0]
     return bool(installed("rejector", name) in (None, record.cell["revisions"]["rejector"]))
 
@@ -504,7 +504,7 @@ def _is_near(one: torch.Tensor, other: torch.Tensor, slack: float) -> bool:
 
 
 def _is_ensemble(record: CellRecord) -> bool:
-    """Tell whether a row is the worst of several attacks; behind a transfer is one, which costs the same again."""
+    """Tell whether a row is the worst of several attacks; a transfer has one member, and its costs repeat exactly."""
     return bool(record.cell["members"]) and "moved_on" not in record.cell
 
 
@@ -520,7 +520,7 @@ def verify_folder(
     if not (folder / "cells").is_dir():
         raise UseError(f"{folder} is no work folder: it has no cells/")
     verifier = Verifier(store, roots, device)
-    # What shares a network and an attack comes together: a rerun attacks once for all its rejectors.
+    # Sort cells that share a network and an attack together: a rerun attacks once for all their rejectors.
     cells = sorted(store.cells(), key=lambda found: (found[0].checkpoint, found[0].attack, found[0].key))
     with report.task(f"verifying {len(cells)} cells", len(cells)) as advance:
         for record, row_sha256 in cells:
