@@ -41,7 +41,7 @@ class UseError(Exception):
 
 
 class FileError(UseError):
-    """The system refused to read or write a file, as on a full disk: nobody's mistake, told in the same way."""
+    """The system refused to read or write a file, as on a full disk: one line and exit code 2, as for wrong use."""
 
 
 class CellError(Exception):
