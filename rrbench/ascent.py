@@ -20,6 +20,8 @@ Score = Callable[[Outputs, Tensor], Tensor]  # (outputs, labels) -> (N,)
 Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` of all its images
 Select = Literal["ce", "objective", "evade"]  # between candidates of one input
 
+DOUBT = 0.1  # logits: an answer nearer than this to the border, found in lower precision, may be another in float32
+
 
 def wide(values: Tensor, images: Tensor) -> Tensor:
     """Shape one value per image so that it broadcasts over images."""
@@ -112,6 +114,20 @@ def _largest_other(values: Tensor, labels: Tensor) -> Tensor:
     return values.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
+def doubt(network: Network) -> float:
+    """Return how far beyond the border an answer must be to stay wrong in float32, which gives the verdict.
+
+    The wrong image with the highest energy lies on the border itself, where bf16 and float32 often disagree. Without
+    this, eta=1:10 left EBD more right answers than eta=1 alone: 57.3 % and 53.3 %.
+    """
+    return DOUBT if isinstance(network, Instrumented) and network.precision != "fp32" else 0.0
+
+
+def is_wrong(logits: Tensor, labels: Tensor, doubt: float) -> Tensor:
+    """Tell which answers are wrong, with the true logit at least `doubt` below another one."""
+    return (logits.argmax(1) != labels) & (margin(logits, labels) <= -doubt)
+
+
 def cross_entropy(outputs: Outputs, labels: Tensor) -> Tensor:
     """Return CE to the true label, one value per input."""
     return F.cross_entropy(outputs.logits, labels, reduction="none")
@@ -125,11 +141,13 @@ def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
 class Tracker:
     """Keeps, for each input, the answer (by `keep` and `select`) and the boldest wrong image seen.
 
+    `doubt` (of the network's precision) tells which images count as wrong for `evade` and for the boldest.
     Nothing here waits for the device; a NaN is remembered and raised once, at the end.
     """
 
-    def __init__(self, batch: Batch, certainty: Score, keep: Keep, select: Select) -> None:
+    def __init__(self, batch: Batch, certainty: Score, keep: Keep, select: Select, doubt: float = 0.0) -> None:
         self.labels, self.certainty, self.keep, self.select = batch.labels, certainty, keep, select
+        self.doubt = doubt
         lowest = torch.full(batch.labels.shape, -torch.inf, dtype=torch.float64, device=batch.labels.device)
         self.answer, self.rank = batch.images.clone(), lowest
         self.boldest, self.boldness = batch.images.clone(), lowest.clone()
@@ -139,7 +157,7 @@ class Tracker:
     def see(self, images: Tensor, outputs: Outputs, objective: Tensor, *, is_last: bool) -> None:
         """Consider one candidate for every input."""
         certainty = self.certainty(outputs, self.labels).double()
-        wrong = outputs.logits.argmax(1) != self.labels
+        wrong = is_wrong(outputs.logits, self.labels, self.doubt)
         self.broken |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
         self._note_bolder(images, torch.where(wrong, certainty, -torch.inf))
         if not is_last and self.keep == "last":
@@ -193,6 +211,7 @@ def search(
     step: float,
     keep: Keep,
     select: Select,
+    doubt: float = 0.0,
 ) -> Moved:
     """Ascend each objective from each random start, and keep one answer for each input over all of them.
 
@@ -200,13 +219,13 @@ def search(
     """
     if steps < 0 or restarts < 1:
         raise CellError(f"an attack takes no fewer than 0 steps from 1 start: steps={steps}, restarts={restarts}")
-    tracker = Tracker(batch, certainty, keep, select)
+    tracker = Tracker(batch, certainty, keep, select, doubt)
     climbs = [(restart, score) for restart in range(restarts) for score in objectives]
     at_once = copies(batch.size, len(climbs))
     for first in range(0, len(climbs), at_once):
         group = climbs[first : first + at_once]
         many = batch.repeated(len(group))
-        together = Tracker(many, certainty, keep, select)
+        together = Tracker(many, certainty, keep, select, doubt)
         restarts_here = {restart for restart, _ in group}
         starts = {at: random_start(batch, budget.norm, budget.eps, draws, at) for at in restarts_here}
         start = torch.cat([starts[restart] for restart, _ in group])

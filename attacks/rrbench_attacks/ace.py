@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Tracker, project, slope, step_up, wide
+from rrbench.ascent import Tracker, doubt, project, slope, step_up, wide
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import above, at_least, below
 
@@ -19,6 +19,7 @@ class Ace(Attack):
     """
 
     is_adaptive = True
+    revision = 2  # 1 called an image wrong that float32 may call right
     keeps_answers = True
     paper = "Galil & El-Yaniv 2021, arXiv 2110.13741"
     maximises = "certainty where the answer is wrong, doubt where it is right; no answer changes"
@@ -39,7 +40,7 @@ class Ace(Attack):
             return victim.certainty(outputs, batch.labels)
 
         images = batch.images
-        tracker = Tracker(batch, victim.certainty, keep="best", select="evade")
+        tracker = Tracker(batch, victim.certainty, keep="best", select="evade", doubt=doubt(victim.network))
         outputs, value, gradient = slope(victim.network, images, certainty)
         tracker.see(images, outputs, value, is_last=True)
         predicted = outputs.logits.argmax(1)

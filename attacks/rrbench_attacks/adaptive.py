@@ -46,6 +46,7 @@ class Adaptive(Climb):
     """Ascends a classifier term plus eta times a rejector term, for each eta."""
 
     is_adaptive = True
+    revision = 2  # 1 called an image wrong that float32 may call right
     expand_over = ("objective", ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"))
     paper = "Pang et al. 2022, arXiv 2105.14785, Figure 4"
     maximises = "a classifier term plus eta times a term of the rejector's certainty"

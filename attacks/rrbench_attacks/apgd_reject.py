@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, Tracker, best_other
+from rrbench.ascent import Keep, Score, Select, Tracker, best_other, doubt, is_wrong
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
 from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
@@ -32,7 +32,7 @@ class ApgdReject(Attack):
 
     is_adaptive = True
     paper = "Croce & Hein 2020, arXiv 2003.01690"
-    revision = 2  # 1 added eta * log R to right answers too
+    revision = 3  # 1 counted R for right answers; 2 called an image wrong that float32 may call right
     maximises = "log probability of the best other class, or of each target; once wrong plus eta times log certainty"
     cost = "steps x restarts x etas x targets gradients an image"
 
@@ -50,8 +50,9 @@ class ApgdReject(Attack):
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta towards every target from every start, and keep one answer for each input over all runs."""
-        tracker = Tracker(batch, victim.certainty, self.keep, self.select)
-        scores = [gated(aim, eta, log_rejector(victim)) for aim in self.aims(victim, batch) for eta in self.eta]
+        margin, rejector = doubt(victim.network), log_rejector(victim)
+        tracker = Tracker(batch, victim.certainty, self.keep, self.select, margin)
+        scores = [gated(aim, eta, rejector, margin) for aim in self.aims(victim, batch) for eta in self.eta]
         for restart in range(self.restarts):
             start = apgd_start(batch, budget.norm, budget.eps, draws, restart)
             for score in scores:
@@ -90,13 +91,13 @@ class ApgdReject(Attack):
         return self.steps * self.restarts * len(self.eta) * (min(self.targets, classes - 1) or 1)
 
 
-def gated(aim: Score, eta: float, rejector: Score) -> Score:
-    """Return aim + eta * rejector for a wrong answer; for a right one only the aim, and far lower."""
-    both = weighted(aim, eta, where_wrong(rejector))
+def gated(aim: Score, eta: float, rejector: Score, doubt: float = 0.0) -> Score:
+    """Return aim + eta * rejector for a wrong answer; for a right or doubtful one only the aim, and far lower."""
+    both = weighted(aim, eta, where_wrong(rejector, doubt))
 
     def score(outputs: Outputs, labels: Tensor) -> Tensor:
         # Double precision: beside so large a number, single precision could not tell two images apart.
-        return both(outputs, labels).double() - RIGHT * (outputs.logits.argmax(1) == labels)
+        return both(outputs, labels).double() - RIGHT * ~is_wrong(outputs.logits, labels, doubt)
 
     return score
 

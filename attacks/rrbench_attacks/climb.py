@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rrbench.ascent import Keep, Score, Select, search
+from rrbench.ascent import Keep, Score, Select, doubt, search
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 
 
@@ -45,6 +45,8 @@ class Climb(Attack):
             step=step_size(self.step, budget),
             keep=self.keep,
             select=self.select,
+            # A blind attack prefers confident images, which do not lie on the border.
+            doubt=doubt(victim.network) if self.is_adaptive else 0.0,
         )
 
     def gradients_per_image(self, classes: int) -> int:

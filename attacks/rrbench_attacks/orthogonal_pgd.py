@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import Score, Tracker, project, random_start, slope, step_up, wide
+from rrbench.ascent import Score, Tracker, doubt, project, random_start, slope, step_up, wide
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least, at_most
@@ -28,6 +28,7 @@ class OneGoalAtATime(Climb):
     """
 
     is_adaptive = True
+    revision = 2  # 1 called an image wrong that float32 may call right
     paper = "Bryniarski et al. 2022, arXiv 2106.15023"
 
     steps: int = 100
@@ -77,7 +78,7 @@ class OrthogonalPgd(OneGoalAtATime):
         """Climb from random starts, and keep one answer for each input over all of them."""
         wrong, certain = classifier_loss(self.target), log_rejector(victim)
         first, second = slice(batch.size), slice(batch.size, None)
-        tracker = Tracker(batch, victim.certainty, self.keep, self.select)
+        tracker = Tracker(batch, victim.certainty, self.keep, self.select, doubt(victim.network))
 
         def goals(outputs: Outputs) -> Tensor:
             return torch.cat([wrong(outputs.at(first), batch.labels), certain(outputs.at(second), batch.labels)])
@@ -89,7 +90,7 @@ class OrthogonalPgd(OneGoalAtATime):
                 outputs, values, gradients = slope(victim.network, torch.cat([moved, moved]), goals)
                 outputs = outputs.at(first)
                 tracker.see(moved, outputs, values[first] + values[second], is_last=False)
-                turn = crossed(outputs.logits, batch.labels, self.target)
+                turn = crossed(outputs.logits, batch.labels, self.target, buffer(victim))
                 if self.every is not None:
                     turn = torch.full_like(turn, index % self.every == 0)
                 direction = torch.where(
@@ -125,22 +126,27 @@ def classifier_loss(target: int | None) -> Score:
     return loss
 
 
-def crossed(logits: Tensor, labels: Tensor, target: int | None) -> Tensor:
+def buffer(victim: Victim) -> float:
+    """Return the buffer; in lower precision the climb must turn back beyond the doubt, not inside it."""
+    return max(BUFFER, 2 * doubt(victim.network))
+
+
+def crossed(logits: Tensor, labels: Tensor, target: int | None, buffer: float = BUFFER) -> Tensor:
     """Tell which answers are as the attack wants, with a buffer."""
-    answers = logits.scatter_add(1, labels[:, None], torch.full_like(logits[:, :1], BUFFER)).argmax(1)
+    answers = logits.scatter_add(1, labels[:, None], torch.full_like(logits[:, :1], buffer)).argmax(1)
     wrong = answers != labels
     return wrong if target is None else wrong & ((answers == target) | (labels == target))
 
 
 def selective(victim: Victim, target: int | None, beyond: bool) -> Score:
     """Return log R if the answer is wrong (and, unless `beyond`, still rejected), else the classifier's loss."""
-    loss, certain = classifier_loss(target), log_rejector(victim)
+    loss, certain, margin = classifier_loss(target), log_rejector(victim), buffer(victim)
     # Without a threshold no input counts as accepted, because every comparison with NaN is false.
     threshold = math.nan if beyond or victim.calibration is None else victim.calibration.threshold
 
     def objective(outputs: Outputs, labels: Tensor) -> Tensor:
         accepted = victim.certainty(outputs, labels) >= threshold
-        turn = crossed(outputs.logits, labels, target) & ~accepted
+        turn = crossed(outputs.logits, labels, target, margin) & ~accepted
         return torch.where(turn, certain(outputs, labels), loss(outputs, labels))
 
     return objective

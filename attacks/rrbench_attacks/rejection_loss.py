@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Score, best_other, cross_entropy
+from rrbench.ascent import Score, best_other, cross_entropy, doubt, is_wrong
 from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
 from rrbench_attacks.adaptive import log_rejector, weighted
@@ -27,6 +27,7 @@ class RejectionLoss(Climb):
     """
 
     is_adaptive = True
+    revision = 2  # 1 called an image wrong that float32 may call right
     paper = "Palumbo et al. 2024, arXiv 2305.17528; Chen et al. 2023, arXiv 2305.01139"
     maximises = "cross-entropy, plus log certainty where the answer is wrong"
 
@@ -47,14 +48,14 @@ class RejectionLoss(Climb):
         """Return the objective."""
         if self.form == "and":
             return weighted(best_other, self.weight, log_rejector(victim))
-        return weighted(cross_entropy, self.weight, where_wrong(log_rejector(victim)))
+        return weighted(cross_entropy, self.weight, where_wrong(log_rejector(victim), doubt(victim.network)))
 
 
-def where_wrong(score: Score) -> Score:
-    """Return the score of wrong answers, and 0 for right ones."""
+def where_wrong(score: Score, doubt: float = 0.0) -> Score:
+    """Return the score of wrong answers, and 0 for right or doubtful ones."""
 
     def gated(outputs: Outputs, labels: Tensor) -> Tensor:
         value = score(outputs, labels)
-        return torch.where(outputs.logits.argmax(1) != labels, value, torch.zeros_like(value))
+        return torch.where(is_wrong(outputs.logits, labels, doubt), value, torch.zeros_like(value))
 
     return gated

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Tracker, margin, wide
+from rrbench.ascent import Tracker, doubt, is_wrong, margin, wide
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 from rrbench.ranges import above, at_least, at_most
 
@@ -22,6 +22,7 @@ class SquareReject(Attack):
     """
 
     is_adaptive = True
+    revision = 2  # 1 called an image wrong that float32 may call right
     norms = frozenset({"linf"})
     paper = "Andriushchenko et al. 2020, arXiv 1912.00049"
     maximises = "a wrong answer first, its certainty second, its lead third, by random squares"
@@ -41,7 +42,7 @@ class SquareReject(Attack):
         """Start with vertical stripes, then repaint; every pixel stays on a face of the box."""
         images = batch.images
         channels, height, width = images.shape[1:]
-        tracker = Tracker(batch, victim.certainty, keep="best", select="evade")
+        tracker = Tracker(batch, victim.certainty, keep="best", select="evade", doubt=doubt(victim.network))
         stripes = draws.uniform(batch.ids, (channels, 1, width), 0)
         best = painted(images, stripes, budget.eps)
         found = self.look(victim, batch, tracker, best)
@@ -61,7 +62,7 @@ class SquareReject(Attack):
         outputs = victim.network(images)
         lead = -margin(outputs.logits, batch.labels)
         tracker.see(images, outputs, lead, is_last=True)
-        wrong = (outputs.logits.argmax(1) != batch.labels).double()
+        wrong = is_wrong(outputs.logits, batch.labels, tracker.doubt).double()
         return [wrong, wrong * victim.certainty(outputs, batch.labels).double(), lead]
 
     def gradients_per_image(self, classes: int) -> int:

@@ -12,9 +12,12 @@ from torch.nn import functional as F
 
 from rrbench.ascent import best_other
 from rrbench.compute.draws import HashedDraws
-from rrbench.protocols import Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
+from rrbench.compute.instrumented import Instrumented
+from rrbench.protocols import Attack, Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.apgd import apgd_ascend, apgd_start, checkpoints, must_halve
 from rrbench_attacks.apgd_reject import RIGHT, ApgdReject, gated
+from rrbench_attacks.orthogonal_pgd import SelectivePgd
+from rrbench_attacks.rejection_loss import RejectionLoss
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.rr import RR
 
@@ -243,6 +246,38 @@ def test_it_aims_at_the_likeliest_wrong_classes_one_after_another(targets: int, 
     # Whoever goes for the best class at hand takes the near one, which the rejector refuses.
     nearest = near_and_far(replace(attack, targets=0)(victim, batch, budget, DRAWS).images)
     assert 1 in nearest.logits.argmax(1)
+
+
+class Trembling(nn.Module):
+    """Answers 1 from 0.5 on, most certain at that border; in lower precision its lead is off by up to 0.08."""
+
+    def __init__(self, tremble: float) -> None:
+        super().__init__()
+        self.tremble = tremble
+
+    def forward(self, images: Tensor) -> Outputs:
+        place = images.flatten(1).mean(1)
+        lead = 10 * (place - 0.5)
+        lead = lead + self.tremble * (1e5 * place.detach()).sin()
+        return Outputs(
+            images.flatten(1)[:, :0], torch.stack([-lead / 2, lead / 2], 1), -10 * (place - 0.5).abs()[:, None]
+        )
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [ApgdReject(steps=20, eta=(10.0,)), SelectivePgd(steps=40), RejectionLoss(weight=10, steps=40, restarts=2)],
+)
+def test_what_lower_precision_calls_wrong_at_the_border_float32_calls_wrong_too(attack: Attack) -> None:
+    ids = torch.arange(64)
+    batch = Batch(0.44 + 0.04 * DRAWS.uniform(ids, (1, 1, 2), 9), torch.zeros_like(ids), ids)
+    seen, exact = Instrumented(Trembling(0.08), "bf16"), Trembling(0.0)
+    moved = attack(Victim(seen, Head(), CALIBRATION), batch, Budget("linf", Fraction(1, 10)), DRAWS)
+    assert moved.boldest is not None
+    for images in (moved.images, moved.boldest):
+        lead = exact(images).logits[:, 1] * 2
+        assert bool((lead > 0).all())
+        assert float(lead.median()) < 0.5  # and not far from the border, where the certainty is highest
 
 
 @pytest.mark.parametrize("more", [{"restarts": 3}, {"eta": (0.1, 1.0)}, {"targets": 3}])

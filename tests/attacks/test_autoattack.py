@@ -26,7 +26,7 @@ from rrbench.protocols import Batch, Budget, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.autoattack import AutoAttack, Logits, Package, Run, find, lent
 from rrbench_baselines.confidence import Confidence
 
-Version = Literal["standard", "original"]
+Version = Literal["standard", "original", "apgd"]
 RADII = {"linf": Fraction(1, 250), "l2": Fraction(1, 40)}
 MOVES = {"linf": Fraction(1, 20), "l2": Fraction(2, 5)}  # for the trained network
 SHAPE = (1, 8, 8)
@@ -70,7 +70,7 @@ def victim_of(network: nn.Module) -> Victim:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-@pytest.mark.parametrize(("version", "classes"), [("standard", 5), ("original", 5), ("original", 3)])
+@pytest.mark.parametrize(("version", "classes"), [("standard", 5), ("apgd", 5), ("original", 5), ("original", 3)])
 def test_it_fools_exactly_where_the_boundary_is_within_the_budget(version: Version, classes: int, norm: Norm) -> None:
     network, batch, is_wrong = problem(classes, 60)
     budget = Budget(norm, RADII[norm])
@@ -273,7 +273,7 @@ def test_random_states_are_put_back_and_nothing_is_printed(capfd: pytest.Capture
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("version", "classes"), [("standard", 2), ("standard", 3), ("original", 2)])
+@pytest.mark.parametrize(("version", "classes"), [("standard", 2), ("standard", 3), ("apgd", 3), ("original", 2)])
 def test_too_few_classes_are_refused_before_any_gradient(version: Version, classes: int) -> None:
     network, batch, _ = problem(classes, 10)
     counted = Instrumented(network, "fp32")
@@ -289,7 +289,18 @@ def test_images_too_small_for_square_in_l2_are_refused() -> None:
         AutoAttack()(victim_of(network), flat, Budget("l2", RADII["l2"]), HashedDraws(3))
 
 
-@pytest.mark.parametrize("version", ["standard", "original"])
+def test_apgd_alone_is_the_first_half_of_the_standard_attack() -> None:
+    network, batch, _ = problem(5, 40)
+    small = Budget("linf", RADII["linf"])
+    half = AutoAttack("apgd", steps=10)(victim_of(network), batch, small, HashedDraws(3)).images
+    whole = AutoAttack(steps=10, queries=20)(victim_of(network), batch, small, HashedDraws(3)).images
+    is_fooled = network(half).logits.argmax(1) != batch.labels
+    assert torch.equal(half[is_fooled], whole[is_fooled])
+    flat = batch._replace(images=batch.images.view(40, 1, 4, 16))  # too small for Square, which does not run
+    AutoAttack("apgd", steps=2)(victim_of(network), flat, Budget("l2", RADII["l2"]), HashedDraws(3))
+
+
+@pytest.mark.parametrize("version", ["standard", "original", "apgd"])
 def test_the_cost_announced_is_that_of_an_image_that_nothing_fools(version: Version) -> None:
     network, batch, _ = problem(5, 10)
     counted, attack = Instrumented(network, "fp32"), AutoAttack(version, steps=4, queries=5)

@@ -6,10 +6,12 @@ from typing import get_args
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rrbench.ascent import Keep, Select, Tracker
+from rrbench.ascent import DOUBT, Keep, Select, Tracker, doubt
+from rrbench.compute.devices import Precision
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Outputs
 
@@ -58,9 +60,9 @@ class Shown:
         return round(boldest[0].item(), 4)
 
 
-def shown(keep: Keep = "best", select: Select = "evade") -> Shown:
+def shown(keep: Keep = "best", select: Select = "evade", doubt: float = 0.0) -> Shown:
     batch = Batch(torch.tensor([0.1, 0.2]).view(2, 1, 1, 1), torch.tensor([0, 0]), torch.arange(2))
-    return Shown(Tracker(batch, head, keep, select))
+    return Shown(Tracker(batch, head, keep, select, doubt))
 
 
 SURE = [4.0, 0.0, 0.0]
@@ -71,6 +73,22 @@ BARELY_WRONG = [1.0, 1.1, 1.0]
 
 def test_evade_prefers_a_wrong_image_to_any_right_one() -> None:
     assert shown().see(0.3, CLOSE, certainty=9).see(0.4, WRONG, certainty=-9).see(0.5, CLOSE, 9).answer == 0.4
+
+
+def test_in_lower_precision_an_image_at_the_border_does_not_count_as_wrong() -> None:
+    seen = shown(doubt=0.2).see(0.3, WRONG, certainty=1).see(0.4, BARELY_WRONG, certainty=2)
+    assert (seen.answer, seen.boldest) == (0.3, 0.3)
+    seen = (
+        shown(doubt=0.2).see(0.3, CLOSE, certainty=9).see(0.4, BARELY_WRONG, certainty=2).see(0.5, CLOSE, certainty=9)
+    )
+    assert (seen.answer, seen.boldest) == (0.4, 0.1)  # nearest to being wrong; no clearly wrong image: the clean one
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", 0.0), ("tf32", DOUBT), ("bf16", DOUBT)])
+def test_only_lower_precision_leaves_a_doubt(precision: Precision, expected: float) -> None:
+    network = nn.Identity()
+    assert doubt(Instrumented(network, precision)) == expected
+    assert doubt(network) == 0.0
 
 
 def test_evade_prefers_the_most_certain_of_the_wrong_images() -> None:

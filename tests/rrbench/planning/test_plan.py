@@ -173,8 +173,8 @@ def test_the_strong_worst_case_has_an_attack_on_every_target_with_its_rejector_a
     worst = plan(attacks=["worst-case"], config=load_preset("strong")).cells[-1]
     assert str(worst.attack) == "worst-case"
     members = {member.name: dict(member.settings) for member in worst.members}
-    assert list(members) == ["autoattack", "pgd", "selective-pgd", "rejection-loss", "apgd-reject"]
-    assert members["autoattack"]["version"] == "standard"
+    assert list(members) == ["autoattack", "pgd", "selective-pgd", "apgd-reject"]
+    assert members["autoattack"]["version"] == "apgd"
     assert members["apgd-reject"]["targets"] == 9
     assert all(found.get("keep", "best") == "best" for found in members.values())
 
