@@ -63,7 +63,8 @@ class Training:
         plugins = {"dataset": self.dataset, "network": self.network, "framework": self.framework}
         found = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
         if self.training_key:  # of the rejector that names the training: equal trainings must have equal keys
-            found["rejector"] = revision("rejector", build(Rejector, self.rejector).trains_as or self.rejector.name)
+            named = build(Rejector, self.rejector).inherits_training_of or self.rejector.name
+            found["rejector"] = revision("rejector", named)
         found["chooser"] = revision("attack", self.chooser.name)
         later = {kind: number for kind, number in found.items() if number != 1}
         return {"revisions": later} if later else {}
@@ -132,7 +133,7 @@ class Cell:
         return {
             "checkpoint": checkpoint,
             "dataset": identity(self.dataset),
-            "trained_on": identity(self.training.dataset),
+            "trained_on": identity(self.training.dataset),  # differs from `dataset` if that has no training images
             "network": identity(self.training.network),
             "framework": identity(self.training.framework),
             "rejector": identity(self.rejector),
@@ -296,7 +297,7 @@ def training_key(rejector: Rejector, name: str) -> str:
         for item in sorted(fields(rejector), key=lambda item: item.name)
         if item.init and item.name not in after and (value := getattr(rejector, item.name)) != item.default
     ]
-    name = rejector.trains_as or name
+    name = rejector.inherits_training_of or name
     return f"{name}({','.join(differ)})" if differ else name
 
 
