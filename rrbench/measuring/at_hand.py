@@ -8,7 +8,7 @@ from rrbench.errors import UseError
 from rrbench.files.arrays import save_arrays
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.measuring.materials import Materials, Source, check_accuracy
-from rrbench.measuring.subject import Subject, to_numpy
+from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.deployment import Clean
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Training
@@ -23,7 +23,7 @@ class Opened(NamedTuple):
 
     source: Source
     checkpoint: Checkpoint
-    subject: Subject
+    measured: MeasuredNetwork
 
 
 @dataclass
@@ -49,14 +49,14 @@ class AtHand:
         """Open a cell's checkpoint without remembering it; the checkpoint in memory stays there."""
         source = self.materials.source(cell.training)
         checkpoint = self.materials.read(cell.training, source)
-        subject = self.materials.subject(cell, checkpoint)
-        check_accuracy(subject, cell, checkpoint)
-        return Opened(source, checkpoint, subject)
+        measured = self.materials.measured_network(cell, checkpoint)
+        check_accuracy(measured, cell, checkpoint)
+        return Opened(source, checkpoint, measured)
 
-    def clean(self, key: str, subject: Subject, rejector: Rejector) -> Clean:
+    def clean(self, key: str, measured: MeasuredNetwork, rejector: Rejector) -> Clean:
         """Return the rejector's certainties on clean inputs, computed once; `key` names the victim."""
         if key not in self._cleans:
-            self._cleans[key] = subject.clean(rejector)
+            self._cleans[key] = measured.clean(rejector)
         return self._cleans[key]
 
     def victim(self, opened: Opened, cell: Cell) -> Victim:
@@ -69,13 +69,13 @@ class AtHand:
             with materials.store.lock(f"fit-{key}", materials.report, materials.deadline):
                 saved = self.read_fitted(path)
                 if saved is None:
-                    victim = opened.subject.victim(rejector, needs_scale=cell.is_adaptive)
+                    victim = opened.measured.victim(rejector, needs_scale=cell.is_adaptive)
                     assert victim.calibration is not None
                     write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
                     return victim
         rejector.fitted = {name: tensor.to(materials.device) for name, tensor in saved.tensors.items()}
         facts = {**saved.facts, "folds": tuple(saved.facts["folds"])}
-        return Victim(opened.subject.network, rejector, Calibration(**facts))
+        return Victim(opened.measured.network, rejector, Calibration(**facts))
 
     def read_fitted(self, path: Path) -> Checkpoint | None:
         """Read a rejector's fit; report and delete a damaged file, so that the fit is made again."""
@@ -94,6 +94,6 @@ class AtHand:
     def keep_training(self, cell: Cell, path: Path) -> None:
         """Store the network's predictions and features of its clean training images, for the t-SNE figure."""
         train = self.materials.data(cell.training.dataset, "train")
-        outputs = self.opened(cell).subject.judge(train.images)
+        outputs = self.opened(cell).measured.judge(train.images)
         arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
         save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)

@@ -13,7 +13,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.measuring.evaluation import check_budget, run_attack
-from rrbench.measuring.subject import Subject
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.guards import checked
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
@@ -178,10 +178,10 @@ class Case:
 
     def fails_on_nan(self) -> None:
         """Attack a network that answers NaN."""
-        subject = Subject(_Nan(), lambda split: self.batch, torch.device("cpu"), "fp32")
-        victim = Victim(subject.network, Headed(), CALIBRATION)
+        measured = MeasuredNetwork(_Nan(), lambda split: self.batch, torch.device("cpu"), "fp32")
+        victim = Victim(measured.network, Headed(), CALIBRATION)
         try:
-            run_attack(subject, victim, self.attack, "checked", self.budget, 0, lambda count: None)
+            run_attack(measured, victim, self.attack, "checked", self.budget, 0, lambda count: None)
         except CellError:
             return
         expect(False, "a network that says NaN of every image looks robust to it")

@@ -26,14 +26,14 @@ from rrbench.measuring.evaluation import (
     check_budget,
     distances_of,
     fresh_members,
-    measured,
     metrics_of,
     run_attack,
+    scores_and_columns,
     take_over,
 )
 from rrbench.measuring.looking import with_looks
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
-from rrbench.measuring.subject import Subject
 from rrbench.metrics.deployment import Clean
 from rrbench.planning.cells import clean_key, read_budget, victim_key
 from rrbench.plugins.config import MetricSettings
@@ -76,7 +76,7 @@ from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagr
 REPLAYED = 1000  # clean inputs that are judged again if there is no --rerun
 TIES = 1e-3  # share of clean inputs that other hardware may classify differently
 LOGIT_TOLERANCE = 1e-3  # share of the largest value; other hardware sums in another order
-SUBJECTS = 8  # networks, and checkpoints, kept in memory
+IN_MEMORY = 8  # networks, and checkpoints, kept in memory
 NOT_KEPT = "not kept"  # the network's weights: only the row's metrics are recomputed
 OLDER = "of an older version, which stored no clean scores: measure them again"
 
@@ -93,7 +93,7 @@ class Verifier:
     _hashes: dict[tuple[str, int | None], str] = field(default_factory=dict)
     _zoo: dict[str, tuple[Path | None, zoo.Entry | None]] = field(default_factory=dict)
     _checkpoints: dict[Path, Checkpoint] = field(default_factory=dict)
-    _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
+    _networks: dict[tuple[str, ...], MeasuredNetwork] = field(default_factory=dict)
     _cleans: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # on clean inputs, by their file's key
     _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
 
@@ -249,8 +249,8 @@ class Verifier:
             return ""
         for text in (*mistrained(record, checkpoint.facts), *misheaded(record, checkpoint.facts, is_own=entry is None)):
             self._problem(record, text)
-        subject = self._subject(record, checkpoint)
-        outputs = subject.judge(images.to(self.device))
+        measured = self._measured_network(record, checkpoint)
+        outputs = measured.judge(images.to(self.device))
         for name, other in (("logits", "other logits"), ("head", "another head")):
             here, there = getattr(outputs, name).cpu().numpy(), getattr(scores, name)[: len(images)]
             if here.shape != there.shape:
@@ -265,14 +265,14 @@ class Verifier:
             return ""  # `_check_data` reported it
         is_repeated = rerun and is_current(record.row)
         if is_repeated and not hindered:
-            self._rerun(record, subject, scores)
+            self._rerun(record, measured, scores)
         elif _is_installed(record):
             rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
             if rejector.has_fit():
                 self.findings.unfitted += 1
-                self._check_right(record, subject, scores)
+                self._check_right(record, measured, scores)
             else:
-                self._check_clean(record, subject.clean(rejector, REPLAYED), scores)
+                self._check_clean(record, measured.clean(rejector, REPLAYED), scores)
         return hindered if is_repeated else ""
 
     def _find(self, key: str, sha256: str) -> tuple[Path | None, zoo.Entry | None]:
@@ -320,14 +320,14 @@ class Verifier:
         self._compare_right(record, found.apart_correct, scores.apart_correct)
         self._compare_own(record, found.own_threshold, scores)
 
-    def _check_right(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
+    def _check_right(self, record: CellRecord, measured: MeasuredNetwork, scores: Scores) -> None:
         """Compare only which clean inputs are right, for a rejector whose certainties need a fit."""
-        outputs, labels = subject.outputs("test", REPLAYED), scores.labels[:REPLAYED]
+        outputs, labels = measured.outputs("test", REPLAYED), scores.labels[:REPLAYED]
         found = outputs.logits.argmax(1).cpu().numpy() == labels
         self._compare_right(record, found, scores.clean_correct[:REPLAYED])
-        apart = subject.apart()
+        apart = measured.apart()
         if apart is not None:
-            right = subject.outputs("calibration").logits.argmax(1) == apart.labels
+            right = measured.outputs("calibration").logits.argmax(1) == apart.labels
             self._compare_right(record, right.cpu().numpy(), scores.apart_correct)
         self._compare_own(record, build(Rejector, restore("rejector", record.cell["rejector"])).own_threshold, scores)
 
@@ -345,25 +345,25 @@ class Verifier:
     def _read(self, path: Path) -> Checkpoint:
         """Return a checkpoint, read and hashed once."""
         if path not in self._checkpoints:
-            if len(self._checkpoints) == SUBJECTS:
+            if len(self._checkpoints) == IN_MEMORY:
                 self._checkpoints.pop(next(iter(self._checkpoints)))
             self._checkpoints[path] = read_checkpoint(path)
         return self._checkpoints[path]
 
-    def _subject(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
+    def _measured_network(self, record: CellRecord, checkpoint: Checkpoint) -> MeasuredNetwork:
         """Return the network that a cell was measured on, built once for all cells of a checkpoint."""
         cell = record.cell
         said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
         if build(Rejector, restore("rejector", cell["rejector"])).has_look():
             said += (str(cell["rejector"]),)
         key = (checkpoint.sha256, record.row.precision, *said)
-        if key not in self._subjects:
-            if len(self._subjects) == SUBJECTS:
-                self._subjects.pop(next(iter(self._subjects)))
-            self._subjects[key] = self._build(record, checkpoint)
-        return self._subjects[key]
+        if key not in self._networks:
+            if len(self._networks) == IN_MEMORY:
+                self._networks.pop(next(iter(self._networks)))
+            self._networks[key] = self._build(record, checkpoint)
+        return self._networks[key]
 
-    def _build(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
+    def _build(self, record: CellRecord, checkpoint: Checkpoint) -> MeasuredNetwork:
         cell = record.cell
         home = build(DataSource, restore("dataset", cell["trained_on"]))
         rejector = build(Rejector, restore("rejector", cell["rejector"]))
@@ -371,42 +371,44 @@ class Verifier:
         load_weights(network, checkpoint)
         precision = cast(Precision, record.row.precision)
         network = with_looks(place(network, self.device), rejector)
-        return Subject(network, partial(self._load, record), self.device, precision, cell["limit"])
+        return MeasuredNetwork(network, partial(self._load, record), self.device, precision, cell["limit"])
 
-    def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
+    def _rerun(self, record: CellRecord, measured: MeasuredNetwork, scores: Scores) -> None:
         """Repeat the fit, the attack and the measuring of a cell, and compare all results."""
         cell, budget = record.cell, _budget(record)
         attack = build(Attack, restore("attack", cell["attack"]))
-        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), needs_scale=cell["is_adaptive"])
-        clean = subject.clean(victim.rejector)
+        victim = measured.victim(
+            build(Rejector, restore("rejector", cell["rejector"])), needs_scale=cell["is_adaptive"]
+        )
+        clean = measured.clean(victim.rejector)
         self._check_clean(record, clean, scores)
         tolerance = self._tolerance(record)
         self._check_fitted(record, victim, tolerance)
         metrics = MetricSettings(cell["tpr_rule"], cell["resamples"])
-        attacked = self._attack(record, subject, victim, attack)
-        again, columns = measured(subject, victim, attack, budget, attacked, metrics, record.row.seed, clean)
+        attacked = self._attack(record, measured, victim, attack)
+        again, columns = scores_and_columns(measured, victim, attack, budget, attacked, metrics, record.row.seed, clean)
         is_ensemble = _is_ensemble(record)
         for text in disagreements(record.row, scores, again, columns, tolerance, is_ensemble=is_ensemble):
             self._problem(record, text)
         self.findings.rerun += 1
         self.findings.tolerances.add(tolerance)
 
-    def _attack(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
+    def _attack(self, record: CellRecord, measured: MeasuredNetwork, victim: Victim, attack: Attack) -> Attacked:
         """Repeat an attack, once for all rejectors of a checkpoint that share it."""
         if record.attack not in self._attacked:
-            attacked = self._repeated(record, subject, victim, attack)
+            attacked = self._repeated(record, measured, victim, attack)
             self._attacked.clear()
             self._attacked[record.attack] = attacked
         return self._attacked[record.attack]
 
-    def _repeated(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
+    def _repeated(self, record: CellRecord, measured: MeasuredNetwork, victim: Victim, attack: Attack) -> Attacked:
         budget, seed = _budget(record), record.row.seed
         if "moved_on" in record.cell:
-            return take_over(subject, self._moved_elsewhere(record), budget)
+            return take_over(measured, self._moved_elsewhere(record), budget)
         choices = [restore("attack", saved) for saved in record.cell["members"]]
         members = fresh_members(choices, budget, seed)
         name = record.cell["attack"][0]
-        return run_attack(subject, victim, attack, name, budget, seed, lambda done: None, members)
+        return run_attack(measured, victim, attack, name, budget, seed, lambda done: None, members)
 
     def _moved_elsewhere(self, record: CellRecord) -> Attacked:
         """Repeat the attack behind a transfer, on the other network."""
@@ -414,9 +416,9 @@ class Verifier:
         assert path is not None  # else the transfer is not repeated
         checkpoint = self._read(path)
         other = elsewhere(record, checkpoint.facts)
-        subject = self._subject(other, checkpoint)
-        blind = Victim(subject.network, build(Rejector, restore("rejector", other.cell["rejector"])))
-        return self._attack(other, subject, blind, build(Attack, restore("attack", other.cell["attack"])))
+        measured = self._measured_network(other, checkpoint)
+        blind = Victim(measured.network, build(Rejector, restore("rejector", other.cell["rejector"])))
+        return self._attack(other, measured, blind, build(Attack, restore("attack", other.cell["attack"])))
 
     def _tolerance(self, record: CellRecord) -> Tolerance:
         """Return how far a rerun may differ from a row: not at all on the same machine with the same packages.

@@ -1,4 +1,4 @@
-"""A network with its data: its outputs on clean inputs, and the victims that it forms with rejectors."""
+"""The network that is measured, with its data: its clean outputs, and the victims that it forms with rejectors."""
 
 import math
 from collections.abc import Callable
@@ -35,8 +35,8 @@ from rrbench.protocols import (
 
 
 @dataclass
-class Subject:
-    """A network with its data on one device; its outputs on clean inputs are computed once."""
+class MeasuredNetwork:
+    """The network that is measured, with its data on one device; its outputs on clean inputs are computed once."""
 
     network: nn.Module
     load: Callable[[Split], Batch | None]  # None: the user gave no such data
