@@ -9,13 +9,15 @@ from rrbench.files.arrays import save_arrays
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.measuring.materials import Materials, Source, check_accuracy
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
-from rrbench.metrics.deployment import Clean
+from rrbench.metrics.deployment import CleanScores
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import Calibration, Rejector, Victim
 
-Wanted = tuple[Training, Choice, int | None, Choice | None]  # checkpoint, data, limit, the rejector if it has `look`
+NetworkKey = tuple[
+    Training, Choice, int | None, Choice | None
+]  # checkpoint, data, limit, the rejector if it has `look`
 
 
 class Opened(NamedTuple):
@@ -31,8 +33,8 @@ class AtHand:
     """Opens checkpoints; the last one stays in memory, since the cells of a checkpoint follow each other."""
 
     materials: Materials
-    _opened: dict[Wanted, Opened] = field(default_factory=dict)
-    _cleans: dict[str, Clean] = field(default_factory=dict)  # certainties on clean inputs, by victim
+    _opened: dict[NetworkKey, Opened] = field(default_factory=dict)
+    _cleans: dict[str, CleanScores] = field(default_factory=dict)  # certainties on clean inputs, by victim
 
     def opened(self, cell: Cell) -> Opened:
         """Return a cell's checkpoint and its network with the data, checked; forget every other checkpoint."""
@@ -53,7 +55,7 @@ class AtHand:
         check_accuracy(measured, cell, checkpoint)
         return Opened(source, checkpoint, measured)
 
-    def clean(self, key: str, measured: MeasuredNetwork, rejector: Rejector) -> Clean:
+    def clean(self, key: str, measured: MeasuredNetwork, rejector: Rejector) -> CleanScores:
         """Return the rejector's certainties on clean inputs, computed once; `key` names the victim."""
         if key not in self._cleans:
             self._cleans[key] = measured.clean(rejector)

@@ -24,7 +24,7 @@ from rrbench.lending import kept
 from rrbench.measuring.looking import without_looks
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.columns import Metrics
-from rrbench.metrics.deployment import Clean
+from rrbench.metrics.deployment import CleanScores
 from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
 from rrbench.plugins.config import MetricSettings
@@ -225,7 +225,7 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
         raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
 
 
-def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: Clean) -> Scores:
+def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: CleanScores) -> Scores:
     """Let a rejector judge an attack's answers; `clean` holds its certainties on clean inputs."""
     test = measured.test()
     outputs = attacked.outputs
@@ -338,7 +338,7 @@ def scores_and_columns(
     attacked: Attacked,
     metrics: MetricSettings,
     seed: int,
-    clean: Clean,
+    clean: CleanScores,
 ) -> tuple[Scores, dict[str, Any]]:
     """Score an attack's answers; return the scores and the row's measured columns. `verify --rerun` compares both."""
     scores = score(measured, victim, attacked, clean)

@@ -21,7 +21,7 @@ from rrbench.measuring import probes
 from rrbench.measuring.calibration import Border, find_border, scale_of
 from rrbench.measuring.looking import without_looks
 from rrbench.measuring.probes import Doubt
-from rrbench.metrics.deployment import Clean, fold_of, fold_thresholds
+from rrbench.metrics.deployment import CleanScores, fold_of, fold_thresholds
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.guards import check_alone, fit
 from rrbench.protocols import (
@@ -137,7 +137,7 @@ class MeasuredNetwork:
             median, scale = scale_of(certainty[correct], self._at_border(rejector, split, scaling))
         return Calibration(max(folds), median, scale, tuple(folds))
 
-    def clean(self, rejector: Rejector, count: int | None = None) -> Clean:
+    def clean(self, rejector: Rejector, count: int | None = None) -> CleanScores:
         """Return a fitted rejector's certainties on clean inputs; with `count`, only on the first measured inputs.
 
         Calibration inputs fix thresholds if none of them is measured. Those of CIFAR are test images: there all
@@ -148,7 +148,7 @@ class MeasuredNetwork:
         others: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
         if apart is not None:
             others = self._clean_scores(rejector, "calibration", apart)
-        return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
+        return CleanScores(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
 
     def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
         """Return certainties on the border between classes; empty for a probability, which needs no scale."""

@@ -30,7 +30,7 @@ def attack_checks(attack: Attack) -> list[Check]:
     norms = [norm for norm in get_args(Norm) if norm in (attack.norms or ("linf",))]
     checks = [Check("its class says what it is", lambda: _says_what_it_is(attack))]
     for norm in norms:
-        case = Case(attack, norm)
+        case = AttackCase(attack, norm)
         sentences = {
             "every input is answered in budget and in range": case.is_in_budget,
             "the same draws give the same images, and nothing else is touched": case.is_repeatable,
@@ -64,7 +64,7 @@ class _Nan(nn.Module):
 
 
 @dataclass(frozen=True)
-class Case:
+class AttackCase:
     """An attack in one norm, and its answer."""
 
     attack: Attack

@@ -25,7 +25,7 @@ UPRIGHT = 0.15  # a weak idea may stay below one half; only a good one with the 
 
 
 @dataclass(frozen=True)
-class Case:
+class RejectorCase:
     """A fitted rejector, its network, and the outputs for the patterns."""
 
     rejector: Rejector
@@ -38,7 +38,7 @@ class Case:
         return self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
 
 
-def make_case(given: Rejector) -> Case:
+def make_case(given: Rejector) -> RejectorCase:
     """Make a rejector with the same settings and fit it."""
     rejector, batch = replace(given), patterns()
     network = build_network(rejector)
@@ -46,7 +46,7 @@ def make_case(given: Rejector) -> Case:
         outputs: Outputs = network(batch.images)
     if rejector.has_fit():
         fit(rejector, outputs, batch.labels)
-    return Case(rejector, network, batch, outputs)
+    return RejectorCase(rejector, network, batch, outputs)
 
 
 def rejector_checks(rejector: Rejector) -> list[Check]:

@@ -34,7 +34,7 @@ from rrbench.measuring.evaluation import (
 from rrbench.measuring.looking import with_looks
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
-from rrbench.metrics.deployment import Clean
+from rrbench.metrics.deployment import CleanScores
 from rrbench.planning.cells import clean_key, read_budget, victim_key
 from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.registry import build, restore
@@ -302,7 +302,7 @@ class Verifier:
     def _lacks_data(self, record: CellRecord) -> bool:
         return any((str(record.cell["dataset"]), split) not in self._data for split in ("test", "calibration"))
 
-    def _check_clean(self, record: CellRecord, found: Clean, scores: Scores) -> None:
+    def _check_clean(self, record: CellRecord, found: CleanScores, scores: Scores) -> None:
         """Compare the stored certainties that fix the deployed thresholds with those computed here."""
         count = len(found.certainty)
         for name, here, there in (
