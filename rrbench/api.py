@@ -103,7 +103,7 @@ def prepare(options: RunOptions) -> Job:
         plan = make_plan(request, config)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))
-        plan = plan_table(selection, rows, tuple(options.seeds), materials.can_supply)
+        plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available)
     return Job(plan, Runner(materials, kept), config, engine)
 
 

@@ -13,7 +13,7 @@ from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.rows.currency import noted
 from rrbench.rows.row import COLUMNS, ResultRow, read_rows
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")
 
@@ -41,7 +41,7 @@ def table(
     if not is_paper_name(os.fspath(results)):
         if folders is not None or dataset or network or preset:
             raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
-        return to_frame(noted(with_doubts(read_rows(Path(results)), is_whole=False)))
+        return to_frame(noted(with_weak_notes(read_rows(Path(results)), is_whole=False)))
     selection = Selection(os.fspath(results), dataset, network, preset)
     tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])
     frame = pd.DataFrame([record_of(each) for each in tables.judged], columns=[*FIELDS, *MEASURED_FIELDS])

@@ -25,9 +25,9 @@ from rrbench.planning.plan import variants
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision
-from rrbench.plugins.revisions import beside_plugins
+from rrbench.plugins.revisions import revisions_beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector, Split
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 
 Data = Batch | tuple[Tensor, Tensor]
 
@@ -115,7 +115,7 @@ def evaluate(
             precision=measured.precision,
         )
         rows.append(dataclasses.replace(row, **columns, checkpoint_sha256=weights))
-    return to_frame(with_doubts(rows))
+    return to_frame(with_weak_notes(rows))
 
 
 def _batches(
@@ -204,7 +204,7 @@ def _revisions(
     }
     if isinstance(rejector, str):
         found["rejector"] = revision("rejector", parse(expand("rejector", rejector)).name)
-    return found | beside_plugins(
+    return found | revisions_beside_plugins(
         is_moving=bool(chosen_attack.norms),
         is_scaled=chosen_attack.is_adaptive and not chosen.is_probability,
         members=[revision("attack", member.name) for member in members],

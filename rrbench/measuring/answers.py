@@ -98,8 +98,8 @@ def _write_whole(path: Path, whole: Arrays, digest: str, kept: Collection[str]) 
     if not whole:
         path.unlink(missing_ok=True)
         return
-    words = {"of": np.asarray(digest), "kept": np.asarray(sorted(kept), dtype=np.str_)}
-    save_arrays(path, whole | words, compress=False)
+    facts = {"of": np.asarray(digest), "kept": np.asarray(sorted(kept), dtype=np.str_)}
+    save_arrays(path, whole | facts, compress=False)
 
 
 def kept_of(store: Store, key: str) -> frozenset[str]:

@@ -44,10 +44,10 @@ class AtHand:
         looks = cell.rejector if build(Rejector, cell.rejector).has_look() else None
         wanted = cell.training, cell.dataset, cell.limit, looks
         if wanted not in self._opened:
-            self._opened[wanted] = self.open_beside(cell)
+            self._opened[wanted] = self.open_apart(cell)
         return self._opened[wanted]
 
-    def open_beside(self, cell: Cell) -> Opened:
+    def open_apart(self, cell: Cell) -> Opened:
         """Open a cell's checkpoint without remembering it; the checkpoint in memory stays there."""
         source = self.materials.source(cell.training)
         checkpoint = self.materials.read(cell.training, source)

@@ -97,7 +97,7 @@ class Attacks:
         with materials.store.lock(f"attack-{key}", materials.report, materials.deadline):
             found = self._load(key, with_features=False, with_images=True)
             if found is None:
-                attacked = self._attack(self.at_hand.open_beside(other), other)
+                attacked = self._attack(self.at_hand.open_apart(other), other)
                 found = self._save(key, attacked, with_features=False, with_images=True)
         return found.attacked
 

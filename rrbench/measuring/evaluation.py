@@ -181,11 +181,12 @@ def run_attack(
     )
 
 
-def take_over(measured: MeasuredNetwork, moved: Attacked, budget: Budget) -> Attacked:
+def take_over(measured: MeasuredNetwork, elsewhere: Attacked, budget: Budget) -> Attacked:
     """Judge on this network the images that an attack moved on another; the costs are those of the attack."""
-    for candidate in (moved.images, moved.boldest_images):
+    for candidate in (elsewhere.images, elsewhere.boldest_images):
         check_budget(candidate, measured.test().images, budget)
-    return moved._replace(outputs=measured.judge(moved.images), boldest=measured.judge(moved.boldest_images))
+    outputs, boldest = measured.judge(elsewhere.images), measured.judge(elsewhere.boldest_images)
+    return elsewhere._replace(outputs=outputs, boldest=boldest)
 
 
 def _changed_by(attack: Attack, what: str) -> str:

@@ -88,7 +88,7 @@ class Materials:
             return ""
         return self.read(cell.moved_on, self.source(cell.moved_on)).sha256
 
-    def can_supply(self, training: Training) -> bool:
+    def is_available(self, training: Training) -> bool:
         """Tell whether a checkpoint of exactly this recipe is there or can be trained; with `--zoo` none is trained."""
         if not self.use_large_zoo:
             return True

@@ -31,7 +31,7 @@ from rrbench.progress import Report
 from rrbench.rows.record import CellRecord, read_cell, read_cells
 from rrbench.rows.row import ResultRow, write_rows
 from rrbench.rows.scores import ATTACKS, SCORES
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 
 
 class Store:
@@ -182,7 +182,7 @@ class Store:
         """Rewrite rows.csv from the cells, locked so that no run writes an older list last; return the rows by key."""
         with self.lock("rows", report):
             records = [record for record, _ in self.cells()]
-            rows = with_doubts(record.row for record in records)
+            rows = with_weak_notes(record.row for record in records)
             write_rows(self.root / "rows.csv", rows)
         return dict(zip((record.key for record in records), rows, strict=True))
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe
 from rrbench.plugins.registry import build, revision
-from rrbench.plugins.revisions import beside_plugins
+from rrbench.plugins.revisions import revisions_beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Budget, Norm, Rejector
 
 
@@ -117,7 +117,7 @@ class Cell:
         made = revision("framework", self.training.framework.name)
         if made != 1:  # a 1 is left out, as in the training's key
             found["framework"] = made
-        return found | beside_plugins(
+        return found | revisions_beside_plugins(
             is_moving=self.budget is not None,
             is_scaled=self.is_adaptive and not build(Rejector, self.rejector).is_probability,
             members=[revision("attack", member.name) for member in self.members],
@@ -238,7 +238,7 @@ def victim_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the fitted, calibrated rejector of a cell that `Cell.describe` describes."""
     return digest(
         **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
-        is_attacked=cell["is_adaptive"],
+        is_attacked=cell["is_adaptive"],  # the word in the keys of stored fits: the fit has a scale of its certainty
         revisions={
             kind: found
             for kind, found in cell["revisions"].items()

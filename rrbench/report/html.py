@@ -26,8 +26,8 @@ def safe(content: str) -> Safe:
 
 def element(name: str, *contents: str, **attributes: str) -> Safe:
     """Write an element; in attribute names `_` means `-`, and a trailing `_` is dropped (`class_`)."""
-    words = "".join(f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"' for key, value in attributes.items())
-    return Safe(f"<{name}{words}>{''.join(map(safe, contents))}</{name}>")
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"' for key, value in attributes.items())
+    return Safe(f"<{name}{written}>{''.join(map(safe, contents))}</{name}>")
 
 
 def joined(parts: Sequence[str], between: str = "") -> Safe:

@@ -11,7 +11,7 @@ from rrbench.files.disk import read_json
 from rrbench.measuring.store import Store
 from rrbench.rows.currency import noted
 from rrbench.rows.row import ResultRow, check_numbers, order, read_rows
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 
 
 class Setting(NamedTuple):
@@ -63,12 +63,12 @@ def setting_of(row: ResultRow) -> Setting:
 def read_results(source: Path) -> Results:
     """Read a work folder, a folder with only rows.csv, or a results CSV."""
     if not (source / "cells").is_dir():
-        results = Results(source, sorted(noted(with_doubts(read_rows(source), is_whole=False)), key=order))
+        results = Results(source, sorted(noted(with_weak_notes(read_rows(source), is_whole=False)), key=order))
     else:
         store = Store(source)
         records = [record for record, _ in store.cells()]
         # Not rows.csv: a killed run may have finished cells after rows.csv was last written.
-        rows = noted(with_doubts(record.row for record in records))
+        rows = noted(with_weak_notes(record.row for record in records))
         cells = {row: Scored(record, store) for row, record in zip(rows, records, strict=True) if row.status == "ok"}
         results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))
     if not results.rows:

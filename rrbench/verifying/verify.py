@@ -57,7 +57,7 @@ from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.claims import (
     elsewhere,
     miscounted,
@@ -528,5 +528,5 @@ def verify_folder(
         for record, row_sha256 in cells:
             verifier.check(record, row_sha256, rerun=rerun)
             advance(1)
-    verifier.check_rows(with_doubts(record.row for record, _ in cells))
+    verifier.check_rows(with_weak_notes(record.row for record, _ in cells))
     return verifier.findings

@@ -32,7 +32,7 @@ class NormRelu(Protocol):
         norm: Norm,
         sums: Tensor | None,
         *,
-        beside: Tensor | None = None,
+        side_gradient: Tensor | None = None,
         past: Tensor | None = None,
     ) -> Tensor:
         """Return the gradient before the norm."""
@@ -78,9 +78,9 @@ class Links:
     ) -> Tensor:
         """Take a gradient back through a convolution and a convolved shortcut, then ReLU and norm; add `past`."""
         size = seen.maps.shape[2:]
-        beside = None if side is None else side.convolution.backward(side.maps, size)
+        side_gradient = None if side is None else side.convolution.backward(side.maps, size)
         arrived = convolution.backward(gradient, size)
-        return self.norm_relu.backward(arrived, seen, norm, sums, beside=beside, past=past)
+        return self.norm_relu.backward(arrived, seen, norm, sums, side_gradient=side_gradient, past=past)
 
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
         """Return the float32 gradient of the images, given the gradient of the stem's maps."""

@@ -87,7 +87,7 @@ def test_five_rows_of_one_call_doubt_each_other(monkeypatch: pytest.MonkeyPatch)
         seen.append(len(rows))
         return [dataclasses.replace(each, note="weak: by far") for each in rows]
 
-    monkeypatch.setattr("rrbench.own_models.with_doubts", doubting)
+    monkeypatch.setattr("rrbench.own_models.with_weak_notes", doubting)
     frame = rrbench.evaluate(Linear(), "confidence", "adaptive(ce+rcon,steps=1)", inputs(20), budget="linf:1/50")
     assert (seen, list(frame.note)) == ([1], ["weak: by far"])
 
