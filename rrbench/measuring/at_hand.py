@@ -1,12 +1,16 @@
 """Opens a checkpoint and keeps it in memory: its network with the data, its victims, their clean certainties."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from rrbench.errors import UseError
 from rrbench.files.arrays import save_arrays
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.files.decoding import from_json
 from rrbench.measuring.materials import Materials, Source, check_accuracy
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.deployment import CleanScores
@@ -15,9 +19,8 @@ from rrbench.planning.cells import Cell, Training
 from rrbench.plugins.registry import build
 from rrbench.protocols import Calibration, Rejector, Victim
 
-NetworkKey = tuple[
-    Training, Choice, int | None, Choice | None
-]  # checkpoint, data, limit, the rejector if it has `look`
+# The checkpoint, the data, the limit and, if it has `look`, the rejector.
+NetworkKey = tuple[Training, Choice, int | None, Choice | None]
 
 
 class Opened(NamedTuple):
@@ -75,21 +78,22 @@ class AtHand:
                     assert victim.calibration is not None
                     write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
                     return victim
-        rejector.fitted = {name: tensor.to(materials.device) for name, tensor in saved.tensors.items()}
-        facts = {**saved.facts, "folds": tuple(saved.facts["folds"])}
-        return Victim(opened.measured.network, rejector, Calibration(**facts))
+        tensors, calibration = saved
+        rejector.fitted = {name: tensor.to(materials.device) for name, tensor in tensors.items()}
+        return Victim(opened.measured.network, rejector, calibration)
 
-    def read_fitted(self, path: Path) -> Checkpoint | None:
+    def read_fitted(self, path: Path) -> tuple[Mapping[str, Tensor], Calibration] | None:
         """Read a rejector's fit; report and delete a damaged file, so that the fit is made again."""
         if not path.is_file():
             return None
         try:
             saved = read_checkpoint(path)
             if saved.facts.keys() != set(Calibration._fields):
-                raise UseError(f"{path} is no fitted rejector of this version")
-            return saved
-        except UseError as error:
-            self.materials.report.line(f"{error}; it is made again")
+                raise TypeError
+            return saved.tensors, from_json(Calibration, saved.facts, "a calibration")
+        except (UseError, TypeError) as error:
+            said = error if isinstance(error, UseError) else f"{path} is no fitted rejector of this version"
+            self.materials.report.line(f"{said}; it is made again")
             path.unlink(missing_ok=True)
             return None
 

@@ -186,15 +186,21 @@ class Store:
             write_rows(self.root / "rows.csv", rows)
         return dict(zip((record.key for record in records), rows, strict=True))
 
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the runs in manifest.json; none if there is no such file."""
+        path = self.root / "manifest.json"
+        if not path.is_file():
+            return []
+        content = read_json(path)
+        runs = content.get("runs") if isinstance(content, dict) else None
+        if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+            raise UseError(f"{path} is no manifest of rrbench; move it away")
+        return runs
+
     def add_to_manifest(self, run: Mapping[str, object], report: Report) -> None:
         """Append a run to manifest.json."""
-        path = self.root / "manifest.json"
         with self.lock("manifest", report):
-            content = read_json(path) if path.is_file() else {"runs": []}
-            runs = content.get("runs") if isinstance(content, dict) else None
-            if not isinstance(runs, list):
-                raise UseError(f"{path} is no manifest of rrbench; move it away")
-            write_json(path, {"runs": [*runs, run]})
+            write_json(self.root / "manifest.json", {"runs": [*self.runs(), run]})
 
 
 def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], passing: Sequence[str]) -> bool:

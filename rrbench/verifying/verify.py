@@ -18,7 +18,6 @@ from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.files import provenance
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
-from rrbench.files.disk import read_json
 from rrbench.measuring.evaluation import (
     KEPT_IMAGES,
     Attacked,
@@ -438,11 +437,9 @@ class Verifier:
     def _runs(self) -> list[dict[str, Any]]:
         """Return the runs in the folder's manifest; none if the manifest is missing or damaged."""
         try:
-            content = read_json(self.store.root / "manifest.json")
+            return self.store.runs()
         except UseError:
             return []
-        runs = content.get("runs") if isinstance(content, dict) else None
-        return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
 
     def _check_fitted(self, record: CellRecord, victim: Victim, tolerance: Tolerance) -> None:
         """Compare the stored fit of a rejector with a new fit: later runs use the stored fit without a check."""
