@@ -15,7 +15,6 @@ import pandas as pd
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
-from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.files import provenance
@@ -28,6 +27,7 @@ from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.tabulate import Selection
 from rrbench.planning.cells import Plan
+from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent

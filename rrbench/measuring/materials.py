@@ -11,7 +11,6 @@ import torch
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
 from rrbench.datasets.check import check_batch
-from rrbench.deadline import Deadline
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
@@ -20,6 +19,7 @@ from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Training, all_trainings, attack_key, cell_key
+from rrbench.planning.deadline import Deadline
 from rrbench.plugins.registry import build
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split

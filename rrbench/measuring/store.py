@@ -23,10 +23,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from rrbench.deadline import Deadline
 from rrbench.errors import FileError, StoppedError, UseError
 from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
+from rrbench.planning.deadline import Deadline
 from rrbench.progress import Report
 from rrbench.rows.record import CellRecord, read_cell, read_cells
 from rrbench.rows.row import ResultRow, write_rows
