@@ -18,7 +18,6 @@ from rrbench.datasets.search import roots
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.files import provenance
-from rrbench.frames import to_frame
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Engine, Runner
 from rrbench.measuring.store import Store
@@ -31,6 +30,7 @@ from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent
+from rrbench.rows.frames import to_frame
 from rrbench.rows.row import ResultRow
 
 Names = str | Sequence[str] | None

@@ -13,7 +13,6 @@ from rrbench.compute.eval_mode import mode
 from rrbench.datasets.check import check_batch
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.files.fingerprints import name_of, of_network, of_object
-from rrbench.frames import to_frame
 from rrbench.lending import kept
 from rrbench.measuring.evaluation import begin_row, fresh_members, run_attack, scores_and_columns
 from rrbench.measuring.looking import with_looks
@@ -27,6 +26,7 @@ from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision
 from rrbench.plugins.revisions import revisions_beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector, Split
+from rrbench.rows.frames import to_frame
 from rrbench.rows.weak_attacks import with_weak_notes
 
 Data = Batch | tuple[Tensor, Tensor]

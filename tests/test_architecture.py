@@ -89,7 +89,7 @@ LAYERS = [
     ["training"],
     ["measuring"],
     ["verifying", "engines", "testing", "paper"],
-    ["figures", "frames"],
+    ["figures"],
     ["api", "own_models", "report"],
     ["bench"],
     ["cli"],
