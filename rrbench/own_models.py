@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from rrbench.compute.devices import find_precision
 from rrbench.compute.eval_mode import mode
+from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.files.fingerprints import name_of, of_network, of_object
 from rrbench.lending import kept
 from rrbench.measuring.evaluation import begin_row, fresh_members, run_attack, scores_and_columns
-from rrbench.measuring.looking import with_looks
 from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap

@@ -18,10 +18,10 @@ from rrbench.compute.devices import Precision, describe, tf32
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
 from rrbench.compute.instrumented import Instrumented
+from rrbench.compute.looking import without_looks
 from rrbench.errors import CellError, first_line
 from rrbench.files import provenance
 from rrbench.lending import kept
-from rrbench.measuring.looking import without_looks
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import CleanScores

@@ -10,11 +10,11 @@ import torch
 
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
+from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
-from rrbench.measuring.looking import with_looks
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.names import Choice

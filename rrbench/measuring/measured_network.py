@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from rrbench.compute.batching import batch_size, forward
 from rrbench.compute.devices import Precision, make_twin, tf32
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.looking import without_looks
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError
 from rrbench.lending import kept
 from rrbench.measuring import probes
 from rrbench.measuring.calibration import Border, find_border, scale_of
-from rrbench.measuring.looking import without_looks
 from rrbench.measuring.probes import Doubt
 from rrbench.metrics.deployment import CleanScores, fold_of, fold_thresholds
 from rrbench.plugins.guards import certainties as certainties

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
+from rrbench.compute.looking import with_looks
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
-from rrbench.measuring.looking import with_looks
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.plugins.registry import build, restore

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 import rrbench
 from own_network import Featured, Linear, inputs
 from rrbench import Outputs, zoo
+from rrbench.compute.looking import with_looks
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.measuring import probes
-from rrbench.measuring.looking import with_looks
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build, choose, expand, restore
