@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
 
 from rrbench import zoo
+from rrbench.engines.estimate import duration, known_rates, training_gradients
 from rrbench.errors import UseError
-from rrbench.measuring.estimate import duration, known_rates, training_gradients
 from rrbench.measuring.materials import absences, in_large_zoo
 from rrbench.names import parse
 from rrbench.paper.matching import Rows
