@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from rrbench.errors import CellError as CellError
     from rrbench.errors import UseError as UseError
     from rrbench.files.checkpoints import read_checkpoint as read_checkpoint
-    from rrbench.frames import table as table
     from rrbench.networks.wrapped import wrap as wrap
     from rrbench.own_models import evaluate as evaluate
+    from rrbench.paper.frames import table as table
     from rrbench.protocols import Attack as Attack
     from rrbench.protocols import Batch as Batch
     from rrbench.protocols import Budget as Budget
@@ -35,7 +35,7 @@ _PLUGIN_WORDS = (
 _HOMES = {
     "evaluate": "own_models",
     "run": "api",
-    "table": "frames",
+    "table": "paper.frames",
     "wrap": "networks.wrapped",
     "read_checkpoint": "files.checkpoints",
     "read_rows": "rows.row",

@@ -15,11 +15,9 @@ import pandas as pd
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
-from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import find_engine
 from rrbench.errors import UseError
 from rrbench.files import provenance
-from rrbench.frames import to_frame
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Engine, Runner
 from rrbench.measuring.store import Store
@@ -28,9 +26,11 @@ from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.tabulate import Selection
 from rrbench.planning.cells import Plan
+from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.progress import Report, Silent
+from rrbench.rows.frames import to_frame
 from rrbench.rows.row import ResultRow
 
 Names = str | Sequence[str] | None
@@ -103,7 +103,7 @@ def prepare(options: RunOptions) -> Job:
         plan = make_plan(request, config)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))
-        plan = plan_table(selection, rows, tuple(options.seeds), materials.can_supply)
+        plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available)
     return Job(plan, Runner(materials, kept), config, engine)
 
 

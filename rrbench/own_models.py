@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from rrbench.compute.devices import find_precision
 from rrbench.compute.eval_mode import mode
+from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.errors import CellError, UseError, no_exit
 from rrbench.files.fingerprints import name_of, of_network, of_object
-from rrbench.frames import to_frame
 from rrbench.lending import kept
-from rrbench.measuring.evaluation import begin_row, fresh_members, measured, run_attack
-from rrbench.measuring.looking import with_looks
-from rrbench.measuring.subject import Subject, changes_itself
+from rrbench.measuring.evaluation import begin_row, fresh_members, run_attack, scores_and_columns
+from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.names import Choice, parse, parse_budget, settings_of
 from rrbench.networks.wrapped import check_network, wrap
 from rrbench.planning.cells import plain
@@ -25,9 +24,10 @@ from rrbench.planning.plan import variants
 from rrbench.plugins.config import Config, load_preset
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.registry import build, choose, expand, revision
-from rrbench.plugins.revisions import beside_plugins
+from rrbench.plugins.revisions import revisions_beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Batch, Budget, Ensemble, MovedElsewhere, Outputs, Rejector, Split
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.frames import to_frame
+from rrbench.rows.weak_attacks import with_weak_notes
 
 Data = Batch | tuple[Tensor, Tensor]
 
@@ -81,21 +81,23 @@ def evaluate(
     batches = _batches(network, {"test": data, "train": fit_data, "calibration": calibration_data}, found)
     chosen, name = _rejector(rejector, config, refit=fit_data is not None)
     own = with_looks(network, chosen)
-    subject = Subject(own, lambda split: batches[split], found, find_precision(precision, found))
+    measured = MeasuredNetwork(own, lambda split: batches[split], found, find_precision(precision, found))
     weights = of_network(network)
     rows = []
     for chosen_attack, attack_name, label in _attacks(attack, config):
-        area = _budget(budget, chosen_attack, label, subject.test().images.shape[1:])
+        area = _budget(budget, chosen_attack, label, measured.test().images.shape[1:])
         choices = _members(config, area) if isinstance(chosen_attack, Ensemble) else []
         members = fresh_members(choices, area, seed)
         try:
             with kept(network, lambda what: f"the network's {what} was changed while {name} was measured"):
-                victim = subject.victim(chosen, needs_scale=chosen_attack.is_adaptive)
+                victim = measured.victim(chosen, needs_scale=chosen_attack.is_adaptive)
                 attacked = run_attack(
-                    subject, victim, chosen_attack, attack_name, area, seed, lambda done: None, members
+                    measured, victim, chosen_attack, attack_name, area, seed, lambda done: None, members
                 )
-                clean = subject.clean(victim.rejector)
-                _, columns = measured(subject, victim, chosen_attack, area, attacked, config.metrics, seed, clean)
+                clean = measured.clean(victim.rejector)
+                _, columns = scores_and_columns(
+                    measured, victim, chosen_attack, area, attacked, config.metrics, seed, clean
+                )
         except CellError as error:
             raise UseError(str(error)) from None
         row = begin_row(
@@ -110,10 +112,10 @@ def evaluate(
             members=choices,
             revisions=_revisions(rejector, chosen, attack, chosen_attack, attack_name, choices),
             device=found,
-            precision=subject.precision,
+            precision=measured.precision,
         )
         rows.append(dataclasses.replace(row, **columns, checkpoint_sha256=weights))
-    return to_frame(with_doubts(rows))
+    return to_frame(with_weak_notes(rows))
 
 
 def _batches(
@@ -202,7 +204,7 @@ def _revisions(
     }
     if isinstance(rejector, str):
         found["rejector"] = revision("rejector", parse(expand("rejector", rejector)).name)
-    return found | beside_plugins(
+    return found | revisions_beside_plugins(
         is_moving=bool(chosen_attack.norms),
         is_scaled=chosen_attack.is_adaptive and not chosen.is_probability,
         members=[revision("attack", member.name) for member in members],

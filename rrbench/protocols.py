@@ -122,7 +122,7 @@ class Rejector(ABC):
     after_training: ClassVar[frozenset[str]] = (
         frozenset()
     )  # settings used only after training: changing them needs no new one
-    trains_as: ClassVar[str] = ""  # the name of the rejector whose training this class inherits unchanged
+    inherits_training_of: ClassVar[str] = ""  # the name of the rejector whose training this class inherits unchanged
     is_oracle: ClassVar[bool] = False  # looks at the label: an upper bound, not a defence
     is_constant: ClassVar[bool] = False  # the same certainty for every input: a reference, not a defence
     own_threshold: ClassVar[float | None] = None  # accepts certainty >= this, instead of a fitted threshold
@@ -373,7 +373,7 @@ class DataSource(ABC):
 
     revision: ClassVar[int] = 1  # raise it if the inputs change
     info: DataInfo
-    trains_as: str | None = None  # if it has no training images: the data set whose checkpoints are used
+    uses_networks_of: str | None = None  # if it has no training images: the data set whose checkpoints are used
     about: ClassVar[str] = ""  # one line
 
     @abstractmethod

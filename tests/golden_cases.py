@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from rrbench.ascent import REVISION as ENGINE
 from rrbench.compute.draws import HashedDraws
-from rrbench.measuring.looking import with_looks
+from rrbench.compute.looking import with_looks
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build, choose, is_ours, table
 from rrbench.protocols import (

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from rrbench.metrics import measures as metrics
-from rrbench.metrics.deployment import Clean, fold_of
+from rrbench.metrics.deployment import CleanScores, fold_of
 from rrbench.metrics.tallies import TprRule
 
 Floats = NDArray[np.float64]
@@ -36,9 +36,9 @@ def logits_for(correct: Booleans, gap: float = 2.0) -> tuple[NDArray[np.int64], 
     return labels, gap * np.eye(2)[predicted]
 
 
-def at_threshold(certainty: Floats, correct: Booleans, threshold: float | None) -> Clean:
+def at_threshold(certainty: Floats, correct: Booleans, threshold: float | None) -> CleanScores:
     """Deploy a threshold as it is; without one, the clean inputs fix each other's."""
-    return Clean(certainty, correct, fold_of(np.arange(correct.size)), certainty[:0], correct[:0], threshold)
+    return CleanScores(certainty, correct, fold_of(np.arange(correct.size)), certainty[:0], correct[:0], threshold)
 
 
 def accepted_by_scikit_learn(certainty: Floats, correct: Booleans) -> Booleans:

@@ -89,7 +89,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *robust: float) -> list[dict[str, 
     """Let the epochs have these robust accuracies; return the list that will hold their weights."""
     weights: list[dict[str, Tensor]] = []
 
-    def accuracies(training: Training, state: State, *rest: object, is_attacked: bool) -> dict[str, float]:
+    def accuracies(training: Training, state: State, *rest: object, with_attack: bool) -> dict[str, float]:
         weights.append({name: tensor.clone() for name, tensor in state.network.state_dict().items()})
         return {"clean_accuracy": 50.0, "robust_accuracy": robust[len(weights) - 1]}
 

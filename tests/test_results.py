@@ -24,7 +24,7 @@ from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_scores
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from rrbench.verifying.verify import Verifier
 
@@ -54,7 +54,7 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(fold
     store = Store(folder)
     cells = store.cells()
     verifier = Verifier(store, (), torch.device("cpu"))
-    verifier.check_rows(with_doubts(record.row for record, _ in cells))
+    verifier.check_rows(with_weak_notes(record.row for record, _ in cells))
     for index, (record, row_sha256) in enumerate(cells):
         assert record.row_sha256() == row_sha256
         assert store.unsound(record) == []

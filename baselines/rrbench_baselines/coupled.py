@@ -16,7 +16,7 @@ from rrbench_baselines.rr import RR
 class Coupled(RR):
     """Certainty is the smaller of Con - gamma and R-Con - 1/2; positive means accepted, without a tuned threshold."""
 
-    trains_as = "rr"
+    inherits_training_of = "rr"
     after_training = frozenset({"score", "gamma"})
     is_probability = False
     own_threshold = torch.finfo(torch.float32).tiny  # the rule is strict: exactly 0 is rejected

@@ -19,7 +19,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
 from rrbench.compute.instrumented import Instrumented
 from rrbench.measuring.evaluation import certainties
-from rrbench.measuring.subject import Subject, to_numpy
+from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.measures import measure, of_logits
 from rrbench.plugins.config import Config
 from rrbench.plugins.registry import build, choose
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 class Arena:
     """The network, images and settings that all implementations share."""
 
-    subject: Subject
+    measured: MeasuredNetwork
     rejector: Rejector
     budget: Budget
     step: Fraction
@@ -77,15 +77,15 @@ class Arena:
     ) -> Run:
         """Run one of rrbench's attacks as `rrbench run` does; `short_back` does the backward pass in tf32."""
         built = build(Attack, choose("attack", attack, self.config, ""))
-        counted = Instrumented(self.subject.attackable(precision), precision, exact=self.subject.network, watch=True)
+        counted = Instrumented(self.measured.attackable(precision), precision, exact=self.measured.network, watch=True)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
-        size = min(batch_size(self.subject.device), batch.size)
+        size = min(batch_size(self.measured.device), batch.size)
         with frozen(counted), tf32(short_back or precision == "tf32"):
             return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, is_warmed)
 
     def theirs(self, loop: Loop, batch: Batch, size: int, *, is_warmed: bool = True) -> Run:
         """Run another package's loop in PyTorch's default precision, on the network as people usually load it."""
-        network = copy.deepcopy(self.subject.network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        network = copy.deepcopy(self.measured.network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         logits = Logits(network).eval()
         size = min(size, batch.size)
         return self._run(batch, size, lambda part: loop(logits, part.images, part.labels), is_warmed)
@@ -96,16 +96,16 @@ class Arena:
 
         if is_warmed:
             work(batch.at(slice(size)))
-        return Run(*timed(all_of_it, self.subject.device), size)
+        return Run(*timed(all_of_it, self.measured.device), size)
 
     def line(self, what: str, name: str, precision: str, batch: Batch, run: Run, gradients: int | None) -> Measurement:
         """Say how fast and how strong a run was; `gradients` is for each image."""
         rate = gradients * batch.size / run.seconds if gradients else None
-        right = self.subject.judge(run.images).logits.argmax(1) == batch.labels
+        right = self.measured.judge(run.images).logits.argmax(1) == batch.labels
         return Measurement(
             what=what,
             implementation=name,
-            device=describe(self.subject.device),
+            device=describe(self.measured.device),
             batch=run.size,
             precision=precision,
             gradients_per_second=rate,
@@ -118,9 +118,9 @@ class Arena:
 
 def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
     """Measure PGD with the same steps and budget; each implementation first runs one batch that is not timed."""
-    test, eps, step = arena.subject.test(), arena.budget.eps, float(arena.step)
+    test, eps, step = arena.measured.test(), arena.budget.eps, float(arena.step)
     what, text = f"pgd{STEPS}", f"pgd{STEPS}(step={arena.step},keep=last,select=ce)"
-    precision = arena.subject.precision
+    precision = arena.measured.precision
     ours = arena.ours(text, test, precision)
     yield arena.line(what, OURS, precision, test, ours, STEPS)
     exact = None
@@ -148,7 +148,7 @@ def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
     """Say how far the metrics of an attack in lower precision are from those of the same attack in float32."""
     found = []
     for run in (short, exact):
-        outputs = arena.subject.judge(run.images)
+        outputs = arena.measured.judge(run.images)
         certainty = certainties(arena.rejector, outputs, test.labels)
         metrics = measure(
             *of_logits(to_numpy(test.labels), to_numpy(outputs.logits)),
@@ -161,7 +161,7 @@ def _agreement(arena: Arena, test: Batch, short: Run, exact: Run) -> str:
         found.append({name: getattr(metrics, name) for name in ("acc_all", "acc_tpr95", "auc")})
     shown = [{name: "undefined" if value is None else f"{value:.4g}" for name, value in each.items()} for each in found]
     texts = [f"{name} {shown[0][name]} against {shown[1][name]}" for name in shown[0]]
-    return f"attacked in {arena.subject.precision} and in fp32, judged by {arena.rejector}: {', '.join(texts)}"
+    return f"attacked in {arena.measured.precision} and in fp32, judged by {arena.rejector}: {', '.join(texts)}"
 
 
 def _script(eps: float, step: float, *, is_frozen: bool) -> Loop:
@@ -214,7 +214,7 @@ def _torchattacks(eps: float, step: float) -> Loop:
 
 def autoattack(arena: Arena, peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
     """Measure AutoAttack `standard`: ours on all images, its package on the first `count`; the ratio is per image."""
-    test, precision = arena.subject.test(), arena.subject.precision
+    test, precision = arena.measured.test(), arena.measured.precision
     ours = arena.ours("autoattack(version=standard,steps=100,queries=5000)", test, precision, is_warmed=False)
     yield replace(arena.line(f"autoattack of {test.size}", OURS, precision, test, ours, None), ratio=1.0)
     if "autoattack" in peers:
@@ -235,7 +235,7 @@ def _package(arena: Arena) -> Loop:
     def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         with frozen(logits), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            device = arena.subject.device
+            device = arena.measured.device
             package: Any = AutoAttack(logits, norm=norm, eps=arena.budget.eps, device=device, seed=0)
             moved: Tensor = package.run_standard_evaluation(images, labels, batch_size=PACKAGE_BATCH)[0]
         return moved

@@ -12,7 +12,7 @@ from rrbench.bench.measurement import Measurement, timed
 from rrbench.bench.training import curve, training
 from rrbench.compute.devices import describe
 from rrbench.compute.eval_mode import frozen
-from rrbench.measuring.subject import Subject
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
 
@@ -43,12 +43,12 @@ def make_arena(job: Job, peak: float | None) -> attacks.Arena:
     """Set up the job's first cell with a budget for attacks; train its network if there is no checkpoint."""
     cell = next(cell for cell in job.plan.cells if cell.budget is not None)
     job.materials.store.prepare()
-    subject = job.materials.subject(cell, job.materials.checkpoint(cell.training))
+    measured = job.materials.measured_network(cell, job.materials.checkpoint(cell.training))
     step = dict(cell.attack.settings)["step"]
     assert cell.budget is not None
     assert isinstance(step, Fraction)
     rejector = build(Rejector, cell.rejector)
-    return attacks.Arena(subject, rejector, cell.budget, step, job.config, peak, operations(subject))
+    return attacks.Arena(measured, rejector, cell.budget, step, job.config, peak, operations(measured))
 
 
 def matrix_rate(device: torch.device) -> float | None:
@@ -66,9 +66,9 @@ def matrix_rate(device: torch.device) -> float | None:
     return 2 * SIDE**3 * PRODUCTS / seconds
 
 
-def operations(subject: Subject) -> float:
+def operations(measured: MeasuredNetwork) -> float:
     """Count the operations of one image's gradient, forward and backward, with PyTorch's own counter."""
-    image = subject.test().images[:1].clone().requires_grad_()
-    with frozen(subject.network), FlopCounterMode(display=False) as counter:
-        subject.network(image).logits.sum().backward()
+    image = measured.test().images[:1].clone().requires_grad_()
+    with frozen(measured.network), FlopCounterMode(display=False) as counter:
+        measured.network(image).logits.sum().backward()
     return float(counter.get_total_flops())

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from rrbench.bench.measurement import OURS, Measurement, timed
 from rrbench.compute.devices import describe, place, tf32, tried_kernels
 from rrbench.compute.instrumented import Instrumented
-from rrbench.engines.side_by_side import beside, default_jobs
+from rrbench.engines.side_by_side import default_jobs, train_side_by_side
 from rrbench.files.disk import Files
 from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
@@ -88,7 +88,7 @@ def _epoch_seconds(materials: Materials, example: Training, jobs: int) -> tuple[
             return in_step(_train(materials, each, path), barrier)
 
         barrier = threading.Barrier(jobs)
-        ended, _, memory = timed(lambda: beside(materials, trainings, work, jobs), materials.device)
+        ended, _, memory = timed(lambda: train_side_by_side(materials, trainings, work, jobs), materials.device)
     return fmean(each.get() for each in ended), memory
 
 

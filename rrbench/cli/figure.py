@@ -49,8 +49,8 @@ def figure(
     paths = out or [Path(f"{name}.pdf"), Path(f"{name}.png")]
     for path in paths:
         check_suffix(path)
-    wish = FigureOptions(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
-    drawn = draw(name, folder or results or Path("runs"), wish)
+    chosen = FigureOptions(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
+    drawn = draw(name, folder or results or Path("runs"), chosen)
     for path in paths:
         save(drawn, path)
         print(path)

@@ -49,7 +49,7 @@ def run(
     Example: rrbench run --rejectors rr,ebd --attacks pgd100,adaptive
     """
     from rrbench.api import RunOptions, execute, prepare
-    from rrbench.measuring.estimate import describe_plan
+    from rrbench.engines.estimate import describe_plan
     from rrbench.progress import reporter
     from rrbench.rows.row import read_rows
     from rrbench.rows.tables import results_table

@@ -48,7 +48,7 @@ def table(
     from rrbench.rows.currency import noted
     from rrbench.rows.row import read_rows
     from rrbench.rows.tables import is_of, pivot_table, results_table
-    from rrbench.rows.weak_attacks import with_doubts
+    from rrbench.rows.weak_attacks import with_weak_notes
 
     more = {"--results": folders, "--dataset": dataset, "--network": network, "--preset": preset}
     if paper:
@@ -63,7 +63,7 @@ def table(
     if given:
         raise UseError(f"{', '.join(given)} needs --paper")
     path = results or Path("runs")
-    rows = noted(with_doubts(read_rows(path), is_whole=False))
+    rows = noted(with_weak_notes(read_rows(path), is_whole=False))
     if not rows:
         raise UseError(f"{path} holds no rows: nothing to show")
     rows = [row for row in rows if is_of(row, attacks)] if attacks else rows

@@ -55,7 +55,7 @@ def train(
     Example: rrbench train --framework pgd-at --rejector rr,ebd --dataset cifar10 --network resnet18 --epochs 110
     """
     from rrbench.api import RunOptions, prepare, tell_kept
-    from rrbench.engines.side_by_side import beside, default_jobs
+    from rrbench.engines.side_by_side import default_jobs, train_side_by_side
     from rrbench.measuring.pack import add, add_unkept
     from rrbench.progress import reporter
 
@@ -98,7 +98,7 @@ def train(
         return checkpoint, packed
 
     try:
-        ended = beside(materials, trainings, work, jobs or default_jobs(materials.device))
+        ended = train_side_by_side(materials, trainings, work, jobs or default_jobs(materials.device))
     except KeyboardInterrupt:
         done = sum(materials.source(training).path.is_file() for training in trainings)
         tell_kept(materials, job.plan, f"{done} of {len(trainings)} checkpoints")

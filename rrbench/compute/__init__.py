@@ -1,1 +1,1 @@
-"""How a network is run: device, precision, batches, modes and random numbers."""
+"""How a network is run: device, precision, batches, modes, second looks and random numbers."""

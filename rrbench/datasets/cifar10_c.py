@@ -43,7 +43,7 @@ class Cifar10C(Located):
     """One corruption, at one severity or all five; ids are positions of the clean images."""
 
     info = cifar_info(10)
-    trains_as = "cifar10"
+    uses_networks_of = "cifar10"
     about = "the CIFAR-10 test images under one of 19 corruptions, as in cifar10-c(fog,severity=3)"
     clean: ClassVar[Cifar] = Cifar10()  # gives the training and calibration images
 

@@ -1,4 +1,4 @@
-"""Engines do units of work: in this process, or in the workers of a Ray cluster."""
+"""Engines do units of work, in this process or in the workers of a Ray cluster; estimates say how long it takes."""
 
 from rrbench.engines.cluster import RayEngine
 from rrbench.engines.local import work_here

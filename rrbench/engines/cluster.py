@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rrbench import zoo
+from rrbench.engines.estimate import seconds_of
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import StoppedError, UseError, first_line
 from rrbench.files import provenance
 from rrbench.files.disk import write_bytes
-from rrbench.measuring.estimate import seconds_of
 from rrbench.measuring.runner import Runner
 from rrbench.planning.units import Unit, longest_first
 from rrbench.progress import Mailbox

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 
-from rrbench.engines.side_by_side import Ended, beside, default_jobs
+from rrbench.engines.side_by_side import Ended, default_jobs, train_side_by_side
 from rrbench.errors import StoppedError
 from rrbench.measuring.runner import Runner
 from rrbench.planning.units import Unit
@@ -16,7 +16,9 @@ def work_here(runner: Runner, units: Sequence[Unit]) -> Generator[Unit, None, No
     trainings = {unit.training: unit for unit in units if unit.is_training}
     jobs, made = default_jobs(runner.materials.device), dict[Unit, Ended[bool]]()
     if jobs > 1:
-        ended = beside(runner.materials, list(trainings), lambda training: runner.work(trainings[training]), jobs)
+        ended = train_side_by_side(
+            runner.materials, list(trainings), lambda training: runner.work(trainings[training]), jobs
+        )
         made = dict(zip(trainings.values(), ended, strict=True))
     for each in made.values():
         if each.error is not None and not isinstance(each.error, StoppedError):

@@ -45,7 +45,7 @@ def default_jobs(device: torch.device) -> int:
     return max(1, min(MOST, free_memory(device) // ROOM))
 
 
-def beside(
+def train_side_by_side(
     materials: Materials, trainings: Sequence[Training], work: Callable[[Training], Result], jobs: int
 ) -> list[Ended[Result]]:
     """Call `work` on every training, `jobs` at a time, and return how each ended.

@@ -50,25 +50,25 @@ def named(text: str) -> str:
     return text
 
 
-def draw(name: str, folder: Path, wish: FigureOptions) -> Figure:
+def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
     """Draw a figure from the cells of a work folder."""
     cells = read_scored(folder)
     if name in PAPER:
-        return PAPER[name](paper_request(name, folder, cells, wish))
-    if wish.budget:
+        return PAPER[name](paper_request(name, folder, cells, options))
+    if options.budget:
         raise UseError(f"{name} shows every budget: --budget does not go with it")
-    for rejector in split_list(wish.rejectors or ""):
+    for rejector in split_list(options.rejectors or ""):
         if not any(goes_by(cell.row, rejector) for cell in cells):
             known = {
                 name for cell in cells for name in (cell.row.rejector, f"{cell.row.rejector}@{cell.row.framework}")
             }
             raise unknown("rejector among the results:", rejector, known)
     norms = {cell.row.norm for cell in cells if cell.row.norm}
-    if wish.norm is not None and wish.norm not in norms:
-        raise unknown("norm among the results:", wish.norm, norms)
-    admitted = [cell for cell in cells if wish.admits(cell.row)]
+    if options.norm is not None and options.norm not in norms:
+        raise unknown("norm among the results:", options.norm, norms)
+    admitted = [cell for cell in cells if options.admits(cell.row)]
     if not admitted:
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {quote(str(folder))} measures some")
     if name == "risk-coverage":
-        return draw_risk_coverage(admitted, wish.attack)
-    return draw_accuracy_budget([cell.row for cell in admitted], wish.attack)
+        return draw_risk_coverage(admitted, options.attack)
+    return draw_accuracy_budget([cell.row for cell in admitted], options.attack)

@@ -11,7 +11,7 @@ from rrbench.figures.scored import one_place, preference, provenance_text, victi
 from rrbench.figures.style import finish, legend_below, look, panels, styled
 from rrbench.names import radius_text, unknown
 from rrbench.rows.row import ResultRow, order
-from rrbench.rows.weak_attacks import MARK, with_doubts
+from rrbench.rows.weak_attacks import MARK, with_weak_notes
 
 METRICS = {
     "acc_all": "accuracy, all answered (%)",
@@ -29,7 +29,7 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
     one attack, so that they compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
     A hollow point means that other `rows` show its attack to be weak.
     """
-    name, curves = by_victim(with_doubts(rows), attack)
+    name, curves = by_victim(with_weak_notes(rows), attack)
     norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
     victims = list(dict.fromkeys(victim for _, victim in curves))
     used = [row for points in curves.values() for row in points]

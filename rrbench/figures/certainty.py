@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 
 
-class Coupled(NamedTuple):
+class CoupledScores(NamedTuple):
     """The values of the two coupled rejectors for each input at one temperature."""
 
     confidence: Floats
@@ -39,13 +39,13 @@ def probability(odds: Floats) -> Floats:
     return np.asarray(np.exp(-np.logaddexp(0, -odds)))
 
 
-def couple(labels: NDArray[Any], logits: NDArray[Any], head: NDArray[Any], tau: float) -> Coupled:
+def couple(labels: NDArray[Any], logits: NDArray[Any], head: NDArray[Any], tau: float) -> CoupledScores:
     """Compute all values; the rectifier A is the head's sigmoid at any temperature."""
     predicted = logits.argmax(axis=1)
     confidence = probability(log_odds(logits, predicted, tau))
     true_confidence = probability(log_odds(logits, labels, tau))
     rectifier = probability(head[:, 0].astype(np.float64))
     xi = xi_error(rectifier, true_confidence / confidence)
-    return Coupled(
+    return CoupledScores(
         confidence, confidence * rectifier, xi, passes_coupled_filter(confidence, xi), np.asarray(predicted == labels)
     )

@@ -35,7 +35,7 @@ def figure7(request: PaperRequest) -> Figure:
     with styled():
         figure, axes = panels(1, len(cells), width=3.2, height=3.5)
         for panel, cell in zip(axes, cells, strict=True):
-            features, labels = correct_sample(load_arrays(_path(cell)), request.wish.points)
+            features, labels = correct_sample(load_arrays(_path(cell)), request.options.points)
             draw_classes(panel, embed(features, ITERATIONS), labels)
             panel.set_title(f"{cell.row.trained_as}, {len(labels)} images")
         legend_below(figure, axes, columns=10)

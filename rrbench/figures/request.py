@@ -67,7 +67,7 @@ class PaperRequest:
     dataset: str
     network: str
     budget: str
-    wish: FigureOptions
+    options: FigureOptions
 
     def find(self, *needs: Need) -> list[Scored]:
         """Return a cell for each need; if one is missing, the error says which, and the command that measures it."""
@@ -96,8 +96,8 @@ class PaperRequest:
         more: str = "",
     ) -> UseError:
         """Say what is missing, and the command that measures it."""
-        preset = self.wish.preset or ("paper" if self.dataset in PAPER_DATASETS else "quick")
-        seed = f" --seed {self.wish.seed}" if self.wish.seed else ""
+        preset = self.options.preset or ("paper" if self.dataset in PAPER_DATASETS else "quick")
+        seed = f" --seed {self.options.seed}" if self.options.seed else ""
         command = (
             f"rrbench run --preset {preset} --dataset {quote(self.dataset)} --network {quote(self.network)} "
             f"--frameworks {_listed(frameworks)} --rejectors {_listed(rejectors)} --attacks {_listed(attacks)} "
@@ -112,15 +112,15 @@ def _listed(texts: Sequence[str]) -> str:
     return quote(",".join(dict.fromkeys(texts)))
 
 
-def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: FigureOptions) -> PaperRequest:
+def paper_request(name: str, folder: Path, cells: Sequence[Scored], options: FigureOptions) -> PaperRequest:
     """Choose the cells; data set, network and budget come from the options, else from the preset `paper`."""
-    if wish.rejectors or wish.attack or wish.norm:
+    if options.rejectors or options.attack or options.norm:
         raise UseError(
             f"{name} has its own rejectors, attacks and budget: --rejectors, --attack and --norm do not go with it"
         )
-    dataset = wish.dataset or PAPER_DATASETS[0]
+    dataset = options.dataset or PAPER_DATASETS[0]
     defaults = load_preset("paper").dataset(dataset)
-    network, budget = wish.network or defaults.network, wish.budget or next(iter(defaults.budgets), "")
+    network, budget = options.network or defaults.network, options.budget or next(iter(defaults.budgets), "")
     if not network or not budget:
         raise UseError(f"preset 'paper' says too little of data set {dataset!r}: give --network and --budget")
     norm, radius = parse_budget(budget)
@@ -133,13 +133,13 @@ def paper_request(name: str, folder: Path, cells: Sequence[Scored], wish: Figure
         is_faithful = dataset not in PAPER_DATASETS or (row.preset in PRESETS and cell.record.cell["limit"] is None)
         return (
             is_here
-            and (is_faithful or wish.preset is not None)
-            and wish.admits(row)
+            and (is_faithful or options.preset is not None)
+            and options.admits(row)
             and (row.attack == "clean" or has_budget)
         )
 
     fitting = sorted(filter(fits, cells), key=lambda cell: preference(cell.row))
-    return PaperRequest(name, folder, fitting, dataset, network, budget, wish)
+    return PaperRequest(name, folder, fitting, dataset, network, budget, options)
 
 
 def paper_etas() -> list[float]:

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
-from rrbench.figures.certainty import Booleans, Coupled, Floats, couple
+from rrbench.figures.certainty import Booleans, CoupledScores, Floats, couple
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
 from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, finish, legend_below, panels, styled
@@ -59,7 +59,7 @@ def figure6(request: PaperRequest) -> Figure:
     return figure
 
 
-def coupled_at(cell: Scored, log2_tau: float) -> Coupled:
+def coupled_at(cell: Scored, log2_tau: float) -> CoupledScores:
     """Compute the plotted values of a cell."""
     scores = cell.scores
     if scores.head.shape[1] != 1:
@@ -67,7 +67,7 @@ def coupled_at(cell: Scored, log2_tau: float) -> Coupled:
     return couple(scores.labels, scores.logits, scores.head, 2.0**log2_tau)
 
 
-def draw_filtered(panel: Axes, points: Coupled, log2_tau: float) -> None:
+def draw_filtered(panel: Axes, points: CoupledScores, log2_tau: float) -> None:
     """Draw R-Con against confidence; inputs that pass and inputs that do not look different."""
     rejected = ~points.passes
     _scatter(panel, points.confidence, points.rectified, rejected & points.correct, "right, filtered out", GREY, "o", 5)
@@ -109,7 +109,7 @@ def _scatter(
     )
 
 
-def _title(points: Coupled, log2_tau: float) -> str:
+def _title(points: CoupledScores, log2_tau: float) -> str:
     return f"log2 tau = {log2_tau}: {100 * points.passes.mean():.1f} % pass"
 
 

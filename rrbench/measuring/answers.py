@@ -20,8 +20,8 @@ from rrbench.errors import UseError
 from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import sha256
 from rrbench.measuring.evaluation import KEPT_IMAGES, Attacked
+from rrbench.measuring.measured_network import to_numpy
 from rrbench.measuring.store import Store
-from rrbench.measuring.subject import to_numpy
 from rrbench.metrics.measures import classes_of
 from rrbench.protocols import Outputs
 from rrbench.rows.scores import ATTACKS, OF_CLASS
@@ -98,8 +98,8 @@ def _write_whole(path: Path, whole: Arrays, digest: str, kept: Collection[str]) 
     if not whole:
         path.unlink(missing_ok=True)
         return
-    words = {"of": np.asarray(digest), "kept": np.asarray(sorted(kept), dtype=np.str_)}
-    save_arrays(path, whole | words, compress=False)
+    facts = {"of": np.asarray(digest), "kept": np.asarray(sorted(kept), dtype=np.str_)}
+    save_arrays(path, whole | facts, compress=False)
 
 
 def kept_of(store: Store, key: str) -> frozenset[str]:

@@ -75,18 +75,18 @@ class Attacks:
         )
 
     def _attack(self, opened: Opened, cell: Cell) -> Attacked:
-        subject = opened.subject
+        measured = opened.measured
         if cell.moved_on is not None:
-            return take_over(subject, self._moved_elsewhere(cell), cell.area)
+            return take_over(measured, self._moved_elsewhere(cell), cell.area)
         attack = build(Attack, cell.attack)
         # An attack that ignores the rejector must not fail because a rejector cannot be fitted.
-        blind = Victim(subject.network, build(Rejector, cell.rejector))
+        blind = Victim(measured.network, build(Rejector, cell.rejector))
         victim = self.at_hand.victim(opened, cell) if attack.is_adaptive else blind
-        gradients = attack.gradients_per_image(subject.outputs("test").logits.shape[1])
+        gradients = attack.gradients_per_image(measured.outputs("test").logits.shape[1])
         task = f"{cell.label} ({gradients} gradients an image)"
-        with self.materials.report.task(task, subject.test().size) as advance:
+        with self.materials.report.task(task, measured.test().size) as advance:
             members = [(str(choice), self._member(cell, choice)) for choice in cell.members]
-            return run_attack(subject, victim, attack, cell.attack.name, cell.area, cell.seed, advance, members)
+            return run_attack(measured, victim, attack, cell.attack.name, cell.area, cell.seed, advance, members)
 
     def _moved_elsewhere(self, cell: Cell) -> Attacked:
         """Return the attack on a transfer's other network, the same as for its own row: from the store, or run now."""
@@ -97,7 +97,7 @@ class Attacks:
         with materials.store.lock(f"attack-{key}", materials.report, materials.deadline):
             found = self._load(key, with_features=False, with_images=True)
             if found is None:
-                attacked = self._attack(self.at_hand.open_beside(other), other)
+                attacked = self._attack(self.at_hand.open_apart(other), other)
                 found = self._save(key, attacked, with_features=False, with_images=True)
         return found.attacked
 

@@ -18,13 +18,13 @@ from rrbench.compute.devices import Precision, describe, tf32
 from rrbench.compute.draws import HashedDraws, derive
 from rrbench.compute.eval_mode import frozen
 from rrbench.compute.instrumented import Instrumented
+from rrbench.compute.looking import without_looks
 from rrbench.errors import CellError, first_line
 from rrbench.files import provenance
 from rrbench.lending import kept
-from rrbench.measuring.looking import without_looks
-from rrbench.measuring.subject import Subject, to_numpy
+from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.columns import Metrics
-from rrbench.metrics.deployment import Clean
+from rrbench.metrics.deployment import CleanScores
 from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
 from rrbench.plugins.config import MetricSettings
@@ -55,7 +55,7 @@ NO_THRESHOLD = "no threshold: the other folds (ids modulo 5) hold no right clean
 SLACK = 1e-6  # how far rounding may carry an image out of its budget
 
 
-def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
+def notes(measured: MeasuredNetwork, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
     """Return the notes of a row: facts that its reader must know, and signs that the attack is broken."""
     found = ["oracle: knows the labels"] if rejector.is_oracle else []
     concerned = {"all"} | ({"certainty", "head", *rejector.needs} if attack.is_adaptive else set())
@@ -63,7 +63,7 @@ def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, 
     # network.
     if isinstance(attack, Ensemble) or (attacked.gradients > 0 and not isinstance(attack, MovedElsewhere)):
         concerned.add("gradients")
-    doubts = [*subject.doubts(), *subject.doubts(rejector)]
+    doubts = [*measured.doubts(), *measured.doubts(rejector)]
     found += [doubt.text for doubt in doubts if doubt.concerns in concerned]
     if attack.is_mixture:
         found.append("mixture: clean images wherever the attack failed")
@@ -73,7 +73,7 @@ def notes(subject: Subject, rejector: Rejector, attack: Attack, budget: Budget, 
         found.append(f"goes without {', '.join(attacked.lost)}")
     if attacked.vanished > VANISHED and not (rejector.is_constant and attack.is_adaptive):  # half its goals are flat
         found.append(f"{100 * attacked.vanished:.0f} % of the gradients are zero")
-    labels = subject.test().labels
+    labels = measured.test().labels
     is_right = attacked.outputs.logits.argmax(1) == labels
     if attack.needs_budget and budget.radius and not attack.is_mixture:
         still = float((attacked.is_still & is_right).double().mean())
@@ -118,7 +118,7 @@ def fresh_members(choices: Sequence[Choice], budget: Budget, seed: int) -> list[
 
 
 def run_attack(
-    subject: Subject,
+    measured: MeasuredNetwork,
     victim: Victim,
     attack: Attack,
     name: str,
@@ -127,16 +127,16 @@ def run_attack(
     done: Callable[[int], None],
     members: Sequence[tuple[str, Member]] = (),
 ) -> Attacked:
-    """Attack every test input in the subject's precision, check the budget, judge the answers in float32."""
-    test = subject.test()
-    subject.doubts()  # first, since this refuses a network that writes into its images or itself
+    """Attack every test input in the precision of the network, check the budget, judge the answers in float32."""
+    test = measured.test()
+    measured.doubts()  # first, since this refuses a network that writes into its images or itself
     # An answer of minimal distortion lies on the boundary: short precision could put it on the wrong side.
     # An ensemble compares verdicts, and verdicts are made in fp32.
     is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
-    precision: Precision = "fp32" if is_exact else subject.precision
+    precision: Precision = "fp32" if is_exact else measured.precision
     is_blind = not attack.is_adaptive
-    exact = without_looks(subject.network) if is_blind else subject.network
-    counted = Instrumented(subject.attackable(precision, is_blind=is_blind), precision, exact=exact, watch=True)
+    exact = without_looks(measured.network) if is_blind else measured.network
+    counted = Instrumented(measured.attackable(precision, is_blind=is_blind), precision, exact=exact, watch=True)
     lent = lend_rejector(victim.rejector)
     watched = victim._replace(network=counted, rejector=lent).seen_by(attack)
     draws = HashedDraws(derive(seed, "attack", name))
@@ -154,9 +154,9 @@ def run_attack(
     with (
         frozen(counted),
         kept(counted, partial(_changed_by, attack)),
-        tf32(precision == "tf32" or subject.precision != "fp32"),
+        tf32(precision == "tf32" or measured.precision != "fp32"),
     ):
-        images, boldest, reached = in_batches(test.size, batch_size(subject.device), attacked, done)
+        images, boldest, reached = in_batches(test.size, batch_size(measured.device), attacked, done)
     check_returned(attack, lent, victim.rejector)
     assert images is not None
     if counted.has_seen_nan():
@@ -164,10 +164,10 @@ def run_attack(
     for candidate in (images, boldest):
         if candidate is not None:
             check_budget(candidate, test.images, budget)
-    outputs = subject.judge(images)
+    outputs = measured.judge(images)
     return Attacked(
         outputs=outputs,
-        boldest=outputs if boldest is None else subject.judge(boldest),
+        boldest=outputs if boldest is None else measured.judge(boldest),
         images=images,
         boldest_images=images if boldest is None else boldest,
         seconds=time.perf_counter() - begin,
@@ -181,11 +181,12 @@ def run_attack(
     )
 
 
-def take_over(subject: Subject, moved: Attacked, budget: Budget) -> Attacked:
+def take_over(measured: MeasuredNetwork, elsewhere: Attacked, budget: Budget) -> Attacked:
     """Judge on this network the images that an attack moved on another; the costs are those of the attack."""
-    for candidate in (moved.images, moved.boldest_images):
-        check_budget(candidate, subject.test().images, budget)
-    return moved._replace(outputs=subject.judge(moved.images), boldest=subject.judge(moved.boldest_images))
+    for candidate in (elsewhere.images, elsewhere.boldest_images):
+        check_budget(candidate, measured.test().images, budget)
+    outputs, boldest = measured.judge(elsewhere.images), measured.judge(elsewhere.boldest_images)
+    return elsewhere._replace(outputs=outputs, boldest=boldest)
 
 
 def _changed_by(attack: Attack, what: str) -> str:
@@ -225,9 +226,9 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
         raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
 
 
-def score(subject: Subject, victim: Victim, attacked: Attacked, clean: Clean) -> Scores:
+def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: CleanScores) -> Scores:
     """Let a rejector judge an attack's answers; `clean` holds its certainties on clean inputs."""
-    test = subject.test()
+    test = measured.test()
     outputs = attacked.outputs
     certainty = certainties(victim.rejector, outputs, test.labels)
     boldest = np.where(to_numpy(outputs.logits.argmax(1) != test.labels), certainty, -np.inf)
@@ -307,7 +308,7 @@ def begin_row(
     device: torch.device,
     precision: str,
 ) -> ResultRow:
-    """Return a row with everything known before measuring; `measured` returns the other columns."""
+    """Return a row with everything known before measuring; `scores_and_columns` returns the other columns."""
     named = {"members": [str(member) for member in members]} if members else {}
     return ResultRow(
         dataset=dataset,
@@ -330,19 +331,19 @@ def begin_row(
     )
 
 
-def measured(
-    subject: Subject,
+def scores_and_columns(
+    measured: MeasuredNetwork,
     victim: Victim,
     attack: Attack,
     budget: Budget,
     attacked: Attacked,
     metrics: MetricSettings,
     seed: int,
-    clean: Clean,
+    clean: CleanScores,
 ) -> tuple[Scores, dict[str, Any]]:
     """Score an attack's answers; return the scores and the row's measured columns. `verify --rerun` compares both."""
-    scores = score(subject, victim, attacked, clean)
-    said = notes(subject, victim.rejector, attack, budget, attacked)
+    scores = score(measured, victim, attacked, clean)
+    said = notes(measured, victim.rejector, attack, budget, attacked)
     found = metrics_of(scores, metrics.tpr_rule, metrics.resamples, seed)
     is_lacking = found.deploy_n is None and bool(clean.correct.any())
     return scores, {
@@ -351,5 +352,5 @@ def measured(
         **distances_of(scores)._asdict(),
         "note": "; ".join(filter(None, (said, NO_THRESHOLD if is_lacking else ""))),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
-        "data_sha256": subject.data_sha256,
+        "data_sha256": measured.data_sha256,
     }

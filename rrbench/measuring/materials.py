@@ -10,16 +10,16 @@ import torch
 
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
+from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
-from rrbench.deadline import Deadline
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
-from rrbench.measuring.looking import with_looks
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
-from rrbench.measuring.subject import Subject
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Training, all_trainings, attack_key, cell_key
+from rrbench.planning.deadline import Deadline
 from rrbench.plugins.registry import build
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, Rejector, Split
@@ -88,7 +88,7 @@ class Materials:
             return ""
         return self.read(cell.moved_on, self.source(cell.moved_on)).sha256
 
-    def can_supply(self, training: Training) -> bool:
+    def is_available(self, training: Training) -> bool:
         """Tell whether a checkpoint of exactly this recipe is there or can be trained; with `--zoo` none is trained."""
         if not self.use_large_zoo:
             return True
@@ -155,7 +155,7 @@ class Materials:
             self._data[dataset, split] = batch.to(self.device).copied()
         return self._data[dataset, split]
 
-    def subject(self, cell: Cell, checkpoint: Checkpoint) -> Subject:
+    def measured_network(self, cell: Cell, checkpoint: Checkpoint) -> MeasuredNetwork:
         """Build a cell's network and put the checkpoint's weights into it."""
         info = build(DataSource, cell.training.dataset).info
         network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
@@ -164,7 +164,9 @@ class Materials:
         except UseError as error:  # concerns this network and head: other checkpoints' cells go on
             raise CellError(str(error)) from None
         network = with_looks(place(network, self.device), build(Rejector, cell.rejector))
-        return Subject(network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit)
+        return MeasuredNetwork(
+            network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit
+        )
 
 
 def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:
@@ -208,12 +210,12 @@ def absences(trainings: Iterable[Training], wanted: str = "") -> list[str]:
     ]
 
 
-def check_accuracy(subject: Subject, cell: Cell, checkpoint: Checkpoint) -> None:
+def check_accuracy(measured: MeasuredNetwork, cell: Cell, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that classifies differently than when it was written: data or preprocessing are wrong."""
     if "clean_correct" not in checkpoint.facts or cell.dataset != cell.training.dataset:
         return
-    test = subject.test()
-    correct = (subject.outputs("test").logits.argmax(1) == test.labels).cpu()
+    test = measured.test()
+    correct = (measured.outputs("test").logits.argmax(1) == test.labels).cpu()
     try:
         expected = unpack_bits(checkpoint.facts["clean_correct"])[: len(correct)]
     except (ValueError, AttributeError):

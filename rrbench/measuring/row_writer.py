@@ -6,7 +6,7 @@ from rrbench.errors import reason
 from rrbench.files.arrays import save_arrays
 from rrbench.measuring.answers import Answers
 from rrbench.measuring.at_hand import AtHand, Opened
-from rrbench.measuring.evaluation import begin_row, measured
+from rrbench.measuring.evaluation import begin_row, scores_and_columns
 from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Cell, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.plugins.registry import build
@@ -25,13 +25,15 @@ class RowWriter:
 
     def write(self, opened: Opened, cell: Cell, answers: Answers, moved_on: str) -> None:
         """Score an attack's answers and write the row; `moved_on`: SHA-256 of a transfer's other checkpoint."""
-        subject, checkpoint, store = opened.subject, opened.checkpoint, self.materials.store
+        measured, checkpoint, store = opened.measured, opened.checkpoint, self.materials.store
         victim = self.at_hand.victim(opened, cell)
         (described,) = self.materials.described([cell])
         key = clean_key(described)
-        clean = self.at_hand.clean(key, subject, victim.rejector)
+        clean = self.at_hand.clean(key, measured, victim.rejector)
         attack = build(Attack, cell.attack)
-        scores, columns = measured(subject, victim, attack, cell.area, answers.attacked, cell.metrics, cell.seed, clean)
+        scores, columns = scores_and_columns(
+            measured, victim, attack, cell.area, answers.attacked, cell.metrics, cell.seed, clean
+        )
         path = store.scores_path(cell_key(described))
         files = dict([store.add(DATA, data_key(described), scores.of_data())])
         files |= dict([store.add(CLEAN, key, scores.of_clean())])

@@ -122,8 +122,8 @@ class Runner:
         """Write failed rows for the cells on which a unit's workers died; return a unit of its other cells, or None."""
         pending = self._unfinished(unit.cells)
         # Once the attack is stored, its cells are scored in order: so the first cell without a row is the cause.
-        is_attacked = not unit.is_training and self.attacks.has_answers(unit.cells[0])
-        lost = pending[:1] if is_attacked else pending
+        is_stored = not unit.is_training and self.attacks.has_answers(unit.cells[0])
+        lost = pending[:1] if is_stored else pending
         self._fail(lost, "", CellError(reason))
         left = tuple(pending[len(lost) :])
         return dataclasses.replace(unit, cells=left) if left else None

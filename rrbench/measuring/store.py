@@ -23,15 +23,15 @@ from typing import Any
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from rrbench.deadline import Deadline
 from rrbench.errors import FileError, StoppedError, UseError
 from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
+from rrbench.planning.deadline import Deadline
 from rrbench.progress import Report
 from rrbench.rows.record import CellRecord, read_cell, read_cells
 from rrbench.rows.row import ResultRow, write_rows
 from rrbench.rows.scores import ATTACKS, SCORES
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 
 
 class Store:
@@ -182,19 +182,25 @@ class Store:
         """Rewrite rows.csv from the cells, locked so that no run writes an older list last; return the rows by key."""
         with self.lock("rows", report):
             records = [record for record, _ in self.cells()]
-            rows = with_doubts(record.row for record in records)
+            rows = with_weak_notes(record.row for record in records)
             write_rows(self.root / "rows.csv", rows)
         return dict(zip((record.key for record in records), rows, strict=True))
 
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the runs in manifest.json; none if there is no such file."""
+        path = self.root / "manifest.json"
+        if not path.is_file():
+            return []
+        content = read_json(path)
+        runs = content.get("runs") if isinstance(content, dict) else None
+        if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+            raise UseError(f"{path} is no manifest of rrbench; move it away")
+        return runs
+
     def add_to_manifest(self, run: Mapping[str, object], report: Report) -> None:
         """Append a run to manifest.json."""
-        path = self.root / "manifest.json"
         with self.lock("manifest", report):
-            content = read_json(path) if path.is_file() else {"runs": []}
-            runs = content.get("runs") if isinstance(content, dict) else None
-            if not isinstance(runs, list):
-                raise UseError(f"{path} is no manifest of rrbench; move it away")
-            write_json(path, {"runs": [*runs, run]})
+            write_json(self.root / "manifest.json", {"runs": [*self.runs(), run]})
 
 
 def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], passing: Sequence[str]) -> bool:

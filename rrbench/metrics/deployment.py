@@ -23,7 +23,7 @@ FOLDS = 5
 KEPT_APART = 1  # names the random stream that draws the inputs kept apart
 
 
-class Clean(NamedTuple):
+class CleanScores(NamedTuple):
     """A rejector's scores on clean inputs: the measured inputs before the attack, and the inputs kept apart."""
 
     certainty: Floats  # (N,)
@@ -56,7 +56,7 @@ def deploy_threshold(certainty: Floats, correct: Booleans) -> float | None:
     return float(ordered[len(ordered) * 5 // 100])
 
 
-def fold_thresholds(clean: Clean) -> tuple[float | None, ...]:
+def fold_thresholds(clean: CleanScores) -> tuple[float | None, ...]:
     """Return the threshold of each fold."""
     if clean.own_threshold is not None:
         return (clean.own_threshold,) * FOLDS
@@ -66,7 +66,7 @@ def fold_thresholds(clean: Clean) -> tuple[float | None, ...]:
     return tuple(deploy_threshold(clean.certainty[other], clean.correct[other]) for other in others)
 
 
-def whole_threshold(clean: Clean) -> float | None:
+def whole_threshold(clean: CleanScores) -> float | None:
     """Return the threshold to deploy, from all inputs that may fix it."""
     if clean.own_threshold is not None:
         return clean.own_threshold
@@ -75,7 +75,7 @@ def whole_threshold(clean: Clean) -> float | None:
     return deploy_threshold(clean.certainty, clean.correct)
 
 
-def accepted_by(clean: Clean, certainty: Floats) -> Booleans | None:
+def accepted_by(clean: CleanScores, certainty: Floats) -> Booleans | None:
     """Accept certainty >= threshold, each input by its fold's threshold; None if a fold has no threshold."""
     found = fold_thresholds(clean)
     if any(found[fold] is None for fold in np.unique(clean.folds)):
@@ -85,7 +85,7 @@ def accepted_by(clean: Clean, certainty: Floats) -> Booleans | None:
     return np.asarray(certainty.astype(np.float64) >= limits)
 
 
-def deployed(clean: Clean, certainty: Floats, correct: Booleans) -> Deployed | None:
+def deployed(clean: CleanScores, certainty: Floats, correct: Booleans) -> Deployed | None:
     """Judge inputs before and after an attack; None if a fold has no threshold."""
     tallies.check(certainty, correct)
     tallies.check(clean.certainty, clean.correct)
@@ -114,7 +114,7 @@ def _shares(accepted: Booleans, correct: Booleans, answered: Booleans, counts: I
 
 
 def deployed_draws(
-    clean: Clean, certainty: Floats, correct: Booleans, resamples: int, seed: int
+    clean: CleanScores, certainty: Floats, correct: Booleans, resamples: int, seed: int
 ) -> dict[str, NDArray[np.float64]]:
     """Return the numbers of `Deployed` for each draw of `resampling.bootstrap`; NaN if undefined in a draw.
 
@@ -142,7 +142,7 @@ def _counts(examples: Integers, size: int) -> NDArray[np.int32]:
     return np.bincount(places.ravel(), minlength=size * len(examples)).reshape(-1, size).astype(np.int32)
 
 
-def _apart_draws(clean: Clean, resamples: int, seed: int) -> Integers | None:
+def _apart_draws(clean: CleanScores, resamples: int, seed: int) -> Integers | None:
     """Return how often each draw contains each input kept apart; None if they fix no threshold."""
     size = clean.apart_certainty.size
     if not size or clean.own_threshold is not None:
@@ -158,7 +158,7 @@ class _Cuts:
     above the position of the threshold.
     """
 
-    def __init__(self, clean: Clean, certainty: Floats) -> None:
+    def __init__(self, clean: CleanScores, certainty: Floats) -> None:
         self.own = clean.own_threshold
         is_apart = bool(clean.apart_certainty.size)
         scores, right = (clean.apart_certainty, clean.apart_correct) if is_apart else (clean.certainty, clean.correct)

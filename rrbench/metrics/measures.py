@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rrbench.metrics import tallies
 from rrbench.metrics.columns import Metrics
-from rrbench.metrics.deployment import Clean, deployed, deployed_draws, whole_threshold
+from rrbench.metrics.deployment import CleanScores, deployed, deployed_draws, whole_threshold
 from rrbench.metrics.resampling import bootstrap, interval
 from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
 
@@ -30,7 +30,7 @@ def measure(
     certainty: Floats,
     *,
     rule: TprRule,
-    clean: Clean | None,
+    clean: CleanScores | None,
     resamples: int,
     seed: int,
 ) -> Metrics:

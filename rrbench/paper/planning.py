@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
 
 from rrbench import zoo
+from rrbench.engines.estimate import duration, known_rates, training_gradients
 from rrbench.errors import UseError
-from rrbench.measuring.estimate import duration, known_rates, training_gradients
 from rrbench.measuring.materials import absences, in_large_zoo
 from rrbench.names import parse
 from rrbench.paper.matching import Rows
@@ -79,18 +79,18 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
 
 
 def plan_table(
-    selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], can_supply: Callable[[Training], bool]
+    selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], is_available: Callable[[Training], bool]
 ) -> Plan:
     """Plan the missing rows whose checkpoints are available; refuse a table for which none ever will be."""
-    plan = _suppliable(plan_missing(selection, rows, seeds), can_supply)
-    if not plan.cells and plan.dropped and not _suppliable(plan_missing(selection, [], seeds), can_supply).cells:
+    plan = _available(plan_missing(selection, rows, seeds), is_available)
+    if not plan.cells and plan.dropped and not _available(plan_missing(selection, [], seeds), is_available).cells:
         raise UseError("nothing to run: " + "; ".join(plan.dropped))
     return plan
 
 
-def _suppliable(plan: Plan, can_supply: Callable[[Training], bool]) -> Plan:
+def _available(plan: Plan, is_available: Callable[[Training], bool]) -> Plan:
     """Leave out cells whose checkpoints are not available, with a line for each checkpoint."""
-    absent = {training for training in plan.checkpoints() if not can_supply(training)}
+    absent = {training for training in plan.checkpoints() if not is_available(training)}
     cells = tuple(cell for cell in plan.cells if cell.training not in absent)
     lines = absences([training for training in plan.checkpoints() if training in absent], ", by this recipe")
     return dataclasses.replace(plan, cells=cells, dropped=(*plan.dropped, *lines))

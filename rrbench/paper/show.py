@@ -22,7 +22,7 @@ LEGEND = (
 )
 
 
-class Field(NamedTuple):
+class PrintedCell(NamedTuple):
     """The printed parts of one cell."""
 
     ours: str
@@ -78,14 +78,14 @@ def record_of(each: Judged) -> dict[str, str | int | float | None]:
     }
 
 
-def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool) -> Field:
+def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool) -> PrintedCell:
     places, measured = digits(each.cell), each.measured
     keys = [*(note.id for note in each.footnotes), measured.note]
     low, high = measured.low, measured.high
     is_percent = places == 2
     bound = f"{{:.{1 if is_percent else places}f}}"
     interval = "" if low is None or high is None else f"{bound.format(low)}..{bound.format(high)}"
-    return Field(
+    return PrintedCell(
         ours=each.verdict if measured.value is None else f"{measured.value:.{places}f}",
         paper="overflow" if each.cell.value == "nan" else each.cell.value,
         difference="" if each.difference is None else f"{each.difference:+.{places}f}",
@@ -168,19 +168,19 @@ def _block(grid: Grid, column: int, marks: dict[str, str], with_verdicts: bool) 
     return _padded([name, lines[0].rjust(width), "-" * width, *(line.rjust(width) for line in lines[1:])], width)
 
 
-def _starred(field: Field) -> list[str]:
+def _starred(field: PrintedCell) -> list[str]:
     ours = field.ours + ("*" if field.is_best else " ")
     paper = field.paper + ("*" if field.is_best_published else " ") if field.paper else ""
     return [ours, paper, field.difference, field.extra, field.marks]
 
 
-def _table(grid: Grid, with_verdicts: bool) -> tuple[list[str], list[list[Field | str]]]:
+def _table(grid: Grid, with_verdicts: bool) -> tuple[list[str], list[list[PrintedCell | str]]]:
     """Return the header and the fields of the whole table, line by line."""
     marks = _marks(grid)
     header = [*grid.titles, *(" ".join(filter(None, words)) or "value" for words in grid.columns)]
-    body: list[list[Field | str]] = []
+    body: list[list[PrintedCell | str]] = []
     for index, words in enumerate(grid.lines):
-        fields: list[Field | str] = []
+        fields: list[PrintedCell | str] = []
         for column in range(len(grid.columns)):
             each = grid.at(index, column)
             fields.append("" if each is None else _field(grid, each, marks, with_verdicts))
@@ -189,7 +189,7 @@ def _table(grid: Grid, with_verdicts: bool) -> tuple[list[str], list[list[Field 
 
 
 def _markdown(grid: Grid, sources: str, with_verdicts: bool) -> str:
-    def one(field: Field | str) -> str:
+    def one(field: PrintedCell | str) -> str:
         if isinstance(field, str):
             return field
         ours = f"**{field.ours}**" if field.is_best else field.ours
@@ -211,7 +211,7 @@ def _bold_notes(grid: Grid, with_verdicts: bool) -> list[str]:
 
 
 def _latex(grid: Grid, sources: str, with_verdicts: bool) -> str:
-    def one(field: Field | str) -> str:
+    def one(field: PrintedCell | str) -> str:
         if isinstance(field, str):
             return escape_latex(field)
         ours = rf"\textbf{{{field.ours}}}" if field.is_best else field.ours
@@ -237,7 +237,7 @@ def _latex(grid: Grid, sources: str, with_verdicts: bool) -> str:
 
 
 def _html(grid: Grid, sources: str, with_verdicts: bool) -> str:
-    def one(field: Field | str) -> str:
+    def one(field: PrintedCell | str) -> str:
         if isinstance(field, str):
             return escape_html(field)
         ours = f"<b>{field.ours}</b>" if field.is_best else field.ours

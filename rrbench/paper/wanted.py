@@ -31,7 +31,7 @@ class Wanted:
     def home(self) -> str:
         """The data set of the training."""
         name = parse(self.dataset).name
-        return str(_entry("dataset", name).get("trains_as", name))
+        return str(_entry("dataset", name).get("uses_networks_of", name))
 
     @property
     def budget(self) -> str:
@@ -87,7 +87,7 @@ def wanted(cell: PaperCell, preset: str) -> tuple[Wanted, ...]:
     at = _entry("at", cell.at)
     published = at["none"] if cell.rejector == "none" else cell.rejector
     rejector = _entry("rejector", published)
-    trains = rejector.get("trains", "")
+    training_key = rejector.get("training_key", "")
     norm, eps = _budget(cell)
     names, size = _datasets(cell, preset)
     return tuple(
@@ -96,7 +96,7 @@ def wanted(cell: PaperCell, preset: str) -> tuple[Wanted, ...]:
             network=str(_entry("arch", cell.arch)["name"]),
             framework=str(at["name"]),
             rejector=str(rejector["name"]),
-            trained_as=f"{at['name']}+{trains}" if trains else str(at["name"]),
+            trained_as=f"{at['name']}+{training_key}" if training_key else str(at["name"]),
             attack=str(_entry("attack", cell.attack)["name"]),
             norm=norm,
             eps=eps,

@@ -1,1 +1,1 @@
-"""Turns a request into cells, and cells into units of work. Touches no file and no GPU."""
+"""Turns a request into cells, and cells into units of work; knows the time limit. Touches no file and no GPU."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe
 from rrbench.plugins.registry import build, revision
-from rrbench.plugins.revisions import beside_plugins
+from rrbench.plugins.revisions import revisions_beside_plugins
 from rrbench.protocols import NO_BUDGET, Attack, Budget, Norm, Rejector
 
 
@@ -63,7 +63,8 @@ class Training:
         plugins = {"dataset": self.dataset, "network": self.network, "framework": self.framework}
         found = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
         if self.training_key:  # of the rejector that names the training: equal trainings must have equal keys
-            found["rejector"] = revision("rejector", build(Rejector, self.rejector).trains_as or self.rejector.name)
+            named = build(Rejector, self.rejector).inherits_training_of or self.rejector.name
+            found["rejector"] = revision("rejector", named)
         found["chooser"] = revision("attack", self.chooser.name)
         later = {kind: number for kind, number in found.items() if number != 1}
         return {"revisions": later} if later else {}
@@ -116,7 +117,7 @@ class Cell:
         made = revision("framework", self.training.framework.name)
         if made != 1:  # a 1 is left out, as in the training's key
             found["framework"] = made
-        return found | beside_plugins(
+        return found | revisions_beside_plugins(
             is_moving=self.budget is not None,
             is_scaled=self.is_adaptive and not build(Rejector, self.rejector).is_probability,
             members=[revision("attack", member.name) for member in self.members],
@@ -132,7 +133,7 @@ class Cell:
         return {
             "checkpoint": checkpoint,
             "dataset": identity(self.dataset),
-            "trained_on": identity(self.training.dataset),
+            "trained_on": identity(self.training.dataset),  # differs from `dataset` if that has no training images
             "network": identity(self.training.network),
             "framework": identity(self.training.framework),
             "rejector": identity(self.rejector),
@@ -237,7 +238,7 @@ def victim_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the fitted, calibrated rejector of a cell that `Cell.describe` describes."""
     return digest(
         **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
-        is_attacked=cell["is_adaptive"],
+        is_attacked=cell["is_adaptive"],  # the word in the keys of stored fits: the fit has a scale of its certainty
         revisions={
             kind: found
             for kind, found in cell["revisions"].items()
@@ -296,7 +297,7 @@ def training_key(rejector: Rejector, name: str) -> str:
         for item in sorted(fields(rejector), key=lambda item: item.name)
         if item.init and item.name not in after and (value := getattr(rejector, item.name)) != item.default
     ]
-    name = rejector.trains_as or name
+    name = rejector.inherits_training_of or name
     return f"{name}({','.join(differ)})" if differ else name
 
 

@@ -173,8 +173,8 @@ def _training(
     seed: int,
 ) -> tuple[Training, Choice]:
     """Return the checkpoint that a pair needs, and the rejector as a choice."""
-    source = build(DataSource, dataset)
-    home = choose("dataset", source.trains_as, config, source.trains_as) if source.trains_as else dataset
+    other = build(DataSource, dataset).uses_networks_of
+    home = choose("dataset", other, config, other) if other else dataset
     rejector = choose("rejector", rejector_text, config, home.name)
     framework = choose("framework", framework_text, config, home.name)
     recipe = config.recipe(home.name, request.recipe)

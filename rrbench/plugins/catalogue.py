@@ -186,8 +186,8 @@ def _setting(value: ast.expr | None, is_by_name: bool) -> _Setting:
     """Read a setting's default; `field(...)` holds it among other arguments."""
     if not isinstance(value, ast.Call) or ast.unparse(value.func) != "field":
         return _Setting(_text(value, ":"), is_by_name)
-    words = {word.arg: word.value for word in value.keywords}
-    return _Setting(_text(words.get("default"), ":"), is_by_name or _text(words.get("kw_only")) == "true")
+    keywords = {keyword.arg: keyword.value for keyword in value.keywords}
+    return _Setting(_text(keywords.get("default"), ":"), is_by_name or _text(keywords.get("kw_only")) == "true")
 
 
 def _text(value: ast.expr | None, joint: str = ", ") -> str:

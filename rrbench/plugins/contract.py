@@ -16,6 +16,7 @@ BASES: dict[str, type] = {
     "network": NetworkSource,
 }
 NEEDS = {"features"}
+RENAMED: dict[type, str] = {Rejector: "inherits_training_of", DataSource: "uses_networks_of"}  # both were trains_as
 METHODS = {"build_head", "certainty", "fit", "oracle_certainty", "training_loss"}
 
 
@@ -43,6 +44,9 @@ def check_class(plugin: type) -> None:
             raise TypeError(
                 f"{base.__name__} has settings ({', '.join(own)}) and is no dataclass: write @dataclass above"
             )
+    for base, word in RENAMED.items():
+        if issubclass(plugin, base) and hasattr(plugin, "trains_as"):
+            raise TypeError(f"{name}.trains_as has another name now: write {word} instead")
     settings = settings_of(plugin)
     for base in (Rejector, Attack, Framework):
         for fact in _facts(base) & settings.keys() if issubclass(plugin, base) else ():
@@ -102,11 +106,12 @@ def _check_attack(plugin: type[Attack]) -> None:
 def check_inherited(classes: Mapping[str, type], name: str) -> None:
     """Refuse a rejector that declares the training of another but does not inherit its methods."""
     plugin = classes[name]
-    if not issubclass(plugin, Rejector) or not plugin.trains_as:
+    if not issubclass(plugin, Rejector) or not plugin.inherits_training_of:
         return
-    other = classes.get(plugin.trains_as)
+    other = classes.get(plugin.inherits_training_of)
     is_same = other is not None and all(
         getattr(plugin, method) is getattr(other, method) for method in ("build_head", "training_loss")
     )
     if not is_same:
-        raise TypeError(f"{plugin.__name__} trains as {plugin.trains_as!r} but not by its methods: delete trains_as")
+        said = f"{plugin.__name__} trains as {plugin.inherits_training_of!r}"
+        raise TypeError(f"{said} but not by its methods: delete inherits_training_of")

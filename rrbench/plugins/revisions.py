@@ -64,7 +64,7 @@ def deployment() -> int:
     return int(constant("rrbench.metrics.deployment", "REVISION"))
 
 
-def beside_plugins(
+def revisions_beside_plugins(
     *, is_moving: bool, is_scaled: bool, members: Collection[Revision], packages: Collection[str]
 ) -> dict[str, object]:
     """Return which behaviour decides a row beside that of its own plugins.

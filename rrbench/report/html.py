@@ -11,7 +11,7 @@ class Safe(str):
     __slots__ = ()
 
 
-class Field(NamedTuple):
+class TableField(NamedTuple):
     """One field of a table; `sort` is the value to sort by if the text is not."""
 
     content: str
@@ -26,8 +26,8 @@ def safe(content: str) -> Safe:
 
 def element(name: str, *contents: str, **attributes: str) -> Safe:
     """Write an element; in attribute names `_` means `-`, and a trailing `_` is dropped (`class_`)."""
-    words = "".join(f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"' for key, value in attributes.items())
-    return Safe(f"<{name}{words}>{''.join(map(safe, contents))}</{name}>")
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"' for key, value in attributes.items())
+    return Safe(f"<{name}{written}>{''.join(map(safe, contents))}</{name}>")
 
 
 def joined(parts: Sequence[str], between: str = "") -> Safe:
@@ -35,25 +35,25 @@ def joined(parts: Sequence[str], between: str = "") -> Safe:
     return Safe(safe(between).join(map(safe, parts)))
 
 
-def number(value: float | None, digits: int = 2) -> Field:
+def number(value: float | None, digits: int = 2) -> TableField:
     """Print a number; an undefined one is a dash and sorts last."""
-    return Field("-" if value is None else f"{value:.{digits}f}", value, is_number=True)
+    return TableField("-" if value is None else f"{value:.{digits}f}", value, is_number=True)
 
 
-def with_interval(value: float | None, interval: tuple[float, float] | None, digits: int = 2) -> Field:
+def with_interval(value: float | None, interval: tuple[float, float] | None, digits: int = 2) -> TableField:
     """Print a number and its interval, sorted by the number."""
     if value is None or interval is None:
         return number(value, digits)
     bounds = element("span", f"[{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]", class_="bounds")
-    return Field(joined([f"{value:.{digits}f} ", bounds]), value, is_number=True)
+    return TableField(joined([f"{value:.{digits}f} ", bounds]), value, is_number=True)
 
 
-def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[Field | str]]) -> Safe:
+def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[TableField | str]]) -> Safe:
     """Write a table whose first column names its lines; the page's script makes every column sortable.
 
     `rrbench.rows.tables.render` is not used: sorting needs each field's value beside its text.
     """
-    entries = [[field if isinstance(field, Field) else Field(field) for field in line] for line in lines]
+    entries = [[field if isinstance(field, TableField) else TableField(field) for field in line] for line in lines]
     is_number = [bool(entries) and all(line[index].is_number for line in entries) for index in range(len(header))]
     head = [
         element("th", name, scope="col", **({"class_": "number"} if right else {}))
@@ -72,7 +72,7 @@ def table(caption: str, header: Sequence[str], lines: Sequence[Sequence[Field | 
     return element("div", element("table", *parts), class_="scroll", role="region", aria_label=caption, tabindex="0")
 
 
-def _field(field: Field, *, is_first: bool) -> Safe:
+def _field(field: TableField, *, is_first: bool) -> Safe:
     attributes = {"scope": "row"} if is_first else {}
     if field.is_number:
         attributes["class_"] = "number"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from rrbench.report.html import Field, Safe, element, joined, number, table, with_interval
+from rrbench.report.html import Safe, TableField, element, joined, number, table, with_interval
 from rrbench.report.standings import Measured, Standing
 from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import attack_text
@@ -42,13 +42,13 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
     ]
     with_robust = metric == "deploy_joint"
     header += [*(["deploy_robust"] if with_robust else []), "acc_all", "coverage", "clean coverage", "clean acc_all"]
-    lines: list[list[Field | str]] = [
+    lines: list[list[TableField | str]] = [
         [
             standing.rejector,
             standing.trained_as,
             _budget(standing.strongest.first),
             with_interval(standing.value, standing.interval, 1),
-            Field(_strip(standing, floor), standing.value, is_number=True),
+            TableField(_strip(standing, floor), standing.value, is_number=True),
             attack_text(standing.strongest.first),
             number(standing.attacks, 0),
             *([number(standing.strongest.mean("deploy_robust"), 1)] if with_robust else []),
@@ -81,7 +81,7 @@ def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
     """Show every row of one setting; each seed has its own line."""
     has_seeds = len({row.seed for row in rows}) > 1
     header = ["rejector", "trained as", "attack", "budget", *(["seed"] if has_seeds else []), *COLUMNS, "note"]
-    lines: list[list[Field | str]] = [
+    lines: list[list[TableField | str]] = [
         [
             row.rejector,
             row.trained_as,
@@ -110,7 +110,7 @@ def meanings() -> Safe:
 def distances_table(rows: Sequence[ResultRow]) -> Safe:
     """Show the attacks that look for the smallest change."""
     header = ["rejector", "trained as", "attack", "norm", "distance", "distance_success", "success"]
-    lines: list[list[Field | str]] = [
+    lines: list[list[TableField | str]] = [
         [
             *(row.rejector, row.trained_as, attack_text(row), row.norm),
             number(row.distance),
@@ -125,7 +125,7 @@ def distances_table(rows: Sequence[ResultRow]) -> Safe:
 def failures_table(rows: Sequence[ResultRow]) -> Safe:
     """Show the cells that could not be measured, and why."""
     header = ["rejector", "trained as", "attack", "budget", "data set", "seed", "error"]
-    lines: list[list[Field | str]] = [
+    lines: list[list[TableField | str]] = [
         [row.rejector, row.trained_as, row.attack, _budget(row), row.dataset, number(row.seed, 0), row.error]
         for row in rows
     ]
@@ -148,16 +148,16 @@ def notes_list(rows: Sequence[ResultRow]) -> Safe:
     )
 
 
-def _measurement(row: ResultRow, column: str) -> Field:
+def _measurement(row: ResultRow, column: str) -> TableField:
     digits = 3 if column in FRACTIONS else 1
     measured = Measured((row,))
     interval = measured.interval(column) if column in WITH_INTERVAL else None
     return with_interval(getattr(row, column), interval, digits)
 
 
-def _budget(row: ResultRow) -> Field:
+def _budget(row: ResultRow) -> TableField:
     """Print a budget, sorted by norm, then radius."""
     if not row.norm:
-        return Field("")
+        return TableField("")
     radius = float(Fraction(row.eps)) if row.eps else math.inf
-    return Field(budget_text(row), radius + (1e6 if row.norm == "l2" else 0.0))
+    return TableField(budget_text(row), radius + (1e6 if row.norm == "l2" else 0.0))

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from rrbench.report.html import Field, Safe, element, joined, number, table
+from rrbench.report.html import Safe, TableField, element, joined, number, table
 from rrbench.report.results import Results
 from rrbench.rows.row import ResultRow
 
@@ -51,7 +51,7 @@ def show_commands(results: Results) -> Safe:
     return joined(parts)
 
 
-def _field(run: dict[str, object], name: str) -> Field | str:
+def _field(run: dict[str, object], name: str) -> TableField | str:
     value = run.get(name, "")
     if name in NUMBERS:
         return number(float(value), 1 if name == "seconds" else 0) if isinstance(value, int | float) else number(None)
@@ -70,12 +70,12 @@ def _origins(rows: Sequence[ResultRow]) -> Safe:
         key = (row.trained_as or row.network, row.dataset, str(row.seed), row.checkpoint_sha256, row.data_sha256)
         groups.setdefault((*key, row.device, row.precision), []).append(row)
     header = ("trained as", "data set", "seed", "checkpoint sha256", "data sha256", "device", "precision", "cells")
-    lines: list[list[Field | str]] = [
+    lines: list[list[TableField | str]] = [
         [
             key[0],
             key[1],
             number(float(key[2]), 0),
-            *[Field(element("code", digest[:16] or "-")) for digest in key[3:5]],
+            *[TableField(element("code", digest[:16] or "-")) for digest in key[3:5]],
             *key[5:],
             number(float(len(group)), 0),
         ]

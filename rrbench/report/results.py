@@ -1,17 +1,16 @@
 """The input of a report: rows and, from a work folder, their cells and the manifest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
-from rrbench.files.disk import read_json
 from rrbench.measuring.store import Store
 from rrbench.rows.currency import noted
 from rrbench.rows.row import ResultRow, check_numbers, order, read_rows
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 
 
 class Setting(NamedTuple):
@@ -63,14 +62,14 @@ def setting_of(row: ResultRow) -> Setting:
 def read_results(source: Path) -> Results:
     """Read a work folder, a folder with only rows.csv, or a results CSV."""
     if not (source / "cells").is_dir():
-        results = Results(source, sorted(noted(with_doubts(read_rows(source), is_whole=False)), key=order))
+        results = Results(source, sorted(noted(with_weak_notes(read_rows(source), is_whole=False)), key=order))
     else:
         store = Store(source)
         records = [record for record, _ in store.cells()]
         # Not rows.csv: a killed run may have finished cells after rows.csv was last written.
-        rows = noted(with_doubts(record.row for record in records))
+        rows = noted(with_weak_notes(record.row for record in records))
         cells = {row: Scored(record, store) for row, record in zip(rows, records, strict=True) if row.status == "ok"}
-        results = Results(source, sorted(rows, key=order), True, cells, list(_runs(source / "manifest.json")))
+        results = Results(source, sorted(rows, key=order), True, cells, store.runs())
     if not results.rows:
         raise UseError(f"{source} holds no rows: nothing to report")
     try:
@@ -79,13 +78,3 @@ def read_results(source: Path) -> Results:
     except ValueError as error:
         raise UseError(f"{source}: {error}") from None
     return results
-
-
-def _runs(manifest: Path) -> Iterator[dict[str, object]]:
-    if not manifest.is_file():
-        return
-    content = read_json(manifest)
-    runs = content.get("runs") if isinstance(content, dict) else None
-    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-        raise UseError(f"{manifest} is no manifest of rrbench")
-    yield from runs

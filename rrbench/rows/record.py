@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from rrbench.errors import UseError
+from rrbench.files.decoding import from_json
 from rrbench.files.disk import read_json
-from rrbench.rows.row import COLUMNS, ResultRow, from_json
+from rrbench.rows.row import COLUMNS, ResultRow, row_of_json
 from rrbench.rows.scores import is_file_name
 
 
@@ -45,12 +46,10 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         raise UseError(f"{error}; delete it to measure the cell again") from None
     try:
         row_sha256, row = value.pop("row_sha256"), value["row"]
-        record = CellRecord(**{**value, "row": from_json(row)})
+        record = from_json(CellRecord, {**value, "row": row_of_json(row)}, "a cell")
         if row.keys() < set(COLUMNS) and row_sha256 == _row_sha256(row):
             row_sha256 = record.row_sha256()  # an older version wrote the row, and it is unchanged
-        if not all(isinstance(part, dict) for part in (record.cell, record.files)):
-            raise TypeError
-        texts = (record.key, record.attack, row_sha256, record.cell["checkpoint"], *record.files.values())
+        texts = (row_sha256, record.cell["checkpoint"], *record.files.values())
         if not all(isinstance(text, str) for text in texts) or not all(map(is_file_name, record.files)):
             raise TypeError
         return record, row_sha256

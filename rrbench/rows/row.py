@@ -4,16 +4,14 @@ import csv
 import dataclasses
 import io
 import math
-import types
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rrbench.errors import UseError, brief
+from rrbench.files.decoding import from_json, from_texts
 from rrbench.files.disk import parse_json, write_bytes
 from rrbench.metrics.columns import Metrics, fraction
 from rrbench.numbers import read_fraction, read_whole
@@ -143,7 +141,7 @@ def read_rows(path: Path) -> list[ResultRow]:
                 if missing <= LATER:
                     raise UseError(f"{path} is of an older version of rrbench: it lacks {lacks}; measure it again")
                 raise UseError(f"{path} is no results file of rrbench: it lacks {lacks}")
-            return [from_texts(record) for record in reader]
+            return [row_of_texts(record) for record in reader]
     except FileNotFoundError:
         raise UseError(f"no results at {path}") from None
     except (OSError, ValueError, ZeroDivisionError, csv.Error) as error:
@@ -159,35 +157,18 @@ def is_results(path: Path) -> bool:
         return False
 
 
-def from_texts(record: Mapping[str, str | None]) -> ResultRow:
+def row_of_texts(texts: Mapping[str, str | None]) -> ResultRow:
     """Make a row from a CSV record; a record that was cut off is an error."""
-    row = ResultRow(**{name: _value(record[name], hint) for name, hint in _hints().items()})
+    row = from_texts(ResultRow, texts, "a row")
     check_numbers(row)
     return row
 
 
-def from_json(values: Mapping[str, typing.Any]) -> ResultRow:
+def row_of_json(values: object) -> ResultRow:
     """Make a row from the values in a cell file; a value of another type than its column is an error."""
-    row = ResultRow(**values)
-    for name, kinds in _kinds().items():
-        value = getattr(row, name)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise TypeError(f"{name} is {brief(value)}")
+    row = from_json(ResultRow, values, "a row")
     check_numbers(row)
     return row
-
-
-@cache
-def _hints() -> dict[str, typing.Any]:
-    """Return the type of each column, computed once for all rows."""
-    return typing.get_type_hints(ResultRow)
-
-
-@cache
-def _kinds() -> dict[str, tuple[type, ...]]:
-    """Return the types that each column may hold; JSON writes a whole number without a point."""
-    found = {name: typing.get_args(hint) or (hint,) for name, hint in _hints().items()}
-    return {name: (*kinds, int) if float in kinds else kinds for name, kinds in found.items()}
 
 
 def check_numbers(row: ResultRow) -> None:
@@ -204,12 +185,3 @@ def check_numbers(row: ResultRow) -> None:
         is_share = most is None or -_ROUNDING <= value <= most + _ROUNDING
         if math.isnan(value) or not is_share or (name == "n" and value < 1) or (name == "deploy_n" and value < 0):
             raise ValueError(f"{name} of {row.rejector} under {row.attack} is {brief(value)}")
-
-
-def _value(text: str | None, hint: object) -> typing.Any:
-    if text is None:
-        raise ValueError("a row is cut off")
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if text == "" and type(None) in options:
-        return None
-    return read_whole(text) if options[0] is int else options[0](text)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rrbench.errors import UseError
 from rrbench.files.arrays import load_arrays
 from rrbench.files.disk import is_plain_name
-from rrbench.metrics.deployment import Clean, fold_of
+from rrbench.metrics.deployment import CleanScores, fold_of
 from rrbench.metrics.measures import classes_of
 
 DATA, CLEAN, ATTACKS, SCORES = "data", "clean", "attacks", "scores"
@@ -51,10 +51,10 @@ class Scores(NamedTuple):
         return np.asarray(self.prediction == self.labels)
 
     @property
-    def clean(self) -> Clean:
+    def clean(self) -> CleanScores:
         """The clean scores that fix the deployed thresholds."""
         own = float(self.own_threshold)
-        return Clean(
+        return CleanScores(
             certainty=self.clean_certainty,
             correct=self.clean_correct,
             folds=fold_of(self.ids),

@@ -19,10 +19,10 @@ ANY = 1.0  # points that an attack without gradients, or with a smaller radius, 
 LUCK, KIN = 2.0, 5.0
 
 
-def with_doubts(rows: Iterable[ResultRow], *, is_whole: bool = True) -> list[ResultRow]:
+def with_weak_notes(rows: Iterable[ResultRow], *, is_whole: bool = True) -> list[ResultRow]:
     """Return the rows; notes name attacks with the same budget that show a row's attack to be weak.
 
-    If `rows` may be only a part of the measured rows (not `is_whole`), earlier doubts are kept.
+    If `rows` may be only a part of the measured rows (not `is_whole`), earlier notes of this kind are kept.
     """
     rows = list(rows)
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
@@ -31,7 +31,7 @@ def with_doubts(rows: Iterable[ResultRow], *, is_whole: bool = True) -> list[Res
             groups.setdefault(_setting(row), []).append(row)
     for group in groups.values():
         group.sort(key=order)  # if two attacks show the same, always name the same one
-    return [_noted(row, _doubts(row, groups.get(_setting(row), [])), is_whole=is_whole) for row in rows]
+    return [_noted(row, _weaknesses(row, groups.get(_setting(row), [])), is_whole=is_whole) for row in rows]
 
 
 def _setting(row: ResultRow) -> tuple[object, ...]:
@@ -51,17 +51,17 @@ def _setting(row: ResultRow) -> tuple[object, ...]:
     )
 
 
-def _noted(row: ResultRow, doubts: list[str], *, is_whole: bool) -> ResultRow:
-    marked = [MARK + doubt for doubt in doubts]
+def _noted(row: ResultRow, weaknesses: list[str], *, is_whole: bool) -> ResultRow:
+    marked = [MARK + weakness for weakness in weaknesses]
     parts = [part for part in row.note.split("; ") if part and not (is_whole and part.startswith(MARK))]
     return dataclasses.replace(row, note="; ".join(dict.fromkeys([*parts, *marked])))
 
 
-def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
+def _weaknesses(row: ResultRow, group: list[ResultRow]) -> list[str]:
     if row not in group or row.acc_all is None:
         return []
     found = []
-    beside = [other for other in group if Fraction(other.eps) == Fraction(row.eps)]
+    same_budget = [other for other in group if Fraction(other.eps) == Fraction(row.eps)]
     # A smaller ball lies inside the larger one, so the attack in the larger ball should do at least as well.
     inside = [
         other
@@ -71,36 +71,36 @@ def _doubts(row: ResultRow, group: list[ResultRow]) -> list[str]:
     if inside:
         best = max(inside, key=lambda other: _gain(row, other))
         found.append(f"{best.attack} takes {_gain(row, best):.1f} points more within {radius_text(Fraction(best.eps))}")
-    longer = [other for other in beside if _is_longer(other, row) and _gain(row, other) > MUCH]
+    longer = [other for other in same_budget if _is_longer(other, row) and _gain(row, other) > MUCH]
     if longer:
         best = max(longer, key=lambda other: _gain(row, other))
         found.append(f"more steps or restarts still help: {best.attack} takes {_gain(row, best):.1f} points more")
-    free = [other for other in beside if row.gradients and _is_gradient_free(other) and _gain(row, other) > ANY]
+    free = [other for other in same_budget if row.gradients and _is_gradient_free(other) and _gain(row, other) > ANY]
     if free:
         best = max(free, key=lambda other: _gain(row, other))
         found.append(f"{best.attack}, without any gradient, takes {_gain(row, best):.1f} points more")
-    elsewhere = [other for other in beside if row.gradients and not _is_transfer(row) and _is_transfer(other)]
+    elsewhere = [other for other in same_budget if row.gradients and not _is_transfer(row) and _is_transfer(other)]
     better = [other for other in elsewhere if _gain(row, other) > ANY]
     if better:
         best = max(better, key=lambda other: _gain(row, other))
         found.append(f"{best.attack}, moved on another network, takes {_gain(row, best):.1f} points more")
-    return [*found, *_beaten(row, beside)]
+    return [*found, *_beaten(row, same_budget)]
 
 
-def _beaten(row: ResultRow, beside: list[ResultRow]) -> list[str]:
+def _beaten(row: ResultRow, same_budget: list[ResultRow]) -> list[str]:
     """Say which attack lowers deploy_robust more than an adaptive attack or the worst case does."""
     if not looks(row) or keeps_answers(row):
         return []
     is_worst = "members" in stated(row)
     lead = {
         other.attack: _lead(row, other)
-        for other in beside
+        for other in same_budget
         if _lead(row, other) > (LUCK if is_worst or is_blind(other) else KIN)
     }
     if not lead:
         return []
     best = max(lead, key=lambda attack: lead[attack])
-    blind = any(other.attack == best and is_blind(other) for other in beside)
+    blind = any(other.attack == best and is_blind(other) for other in same_budget)
     which = ", which does not look at the rejector," if blind else ""
     return [f"{best}{which} leaves deploy_robust {lead[best]:.1f} points lower"]
 

@@ -31,7 +31,7 @@ def write_plugin(kind: Kind, name: str, folder: Path) -> Path:
     target = folder / name
     if target.exists():
         raise UseError(f"{target} exists already")
-    words = {
+    placeholders = {
         "NAME": name,
         "MODULE": module,
         "CLASS": "".join(part.capitalize() for part in name.split("-")),
@@ -48,7 +48,7 @@ def write_plugin(kind: Kind, name: str, folder: Path) -> Path:
         (f"test_{kind}.py", f"tests/test_{module}.py"),
     ):
         text = (resources.files("rrbench.scaffold") / "templates" / f"{source}.txt").read_text(encoding="utf-8")
-        for word, value in words.items():
+        for word, value in placeholders.items():
             text = text.replace(f"@{word}@", value)
         write_bytes(target / place, text.encode())
     return target

@@ -13,7 +13,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.measuring.evaluation import check_budget, run_attack
-from rrbench.measuring.subject import Subject
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.contract import check_class
 from rrbench.plugins.guards import checked
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
@@ -30,7 +30,7 @@ def attack_checks(attack: Attack) -> list[Check]:
     norms = [norm for norm in get_args(Norm) if norm in (attack.norms or ("linf",))]
     checks = [Check("its class says what it is", lambda: _says_what_it_is(attack))]
     for norm in norms:
-        case = Case(attack, norm)
+        case = AttackCase(attack, norm)
         sentences = {
             "every input is answered in budget and in range": case.is_in_budget,
             "the same draws give the same images, and nothing else is touched": case.is_repeatable,
@@ -64,7 +64,7 @@ class _Nan(nn.Module):
 
 
 @dataclass(frozen=True)
-class Case:
+class AttackCase:
     """An attack in one norm, and its answer."""
 
     attack: Attack
@@ -178,10 +178,10 @@ class Case:
 
     def fails_on_nan(self) -> None:
         """Attack a network that answers NaN."""
-        subject = Subject(_Nan(), lambda split: self.batch, torch.device("cpu"), "fp32")
-        victim = Victim(subject.network, Headed(), CALIBRATION)
+        measured = MeasuredNetwork(_Nan(), lambda split: self.batch, torch.device("cpu"), "fp32")
+        victim = Victim(measured.network, Headed(), CALIBRATION)
         try:
-            run_attack(subject, victim, self.attack, "checked", self.budget, 0, lambda count: None)
+            run_attack(measured, victim, self.attack, "checked", self.budget, 0, lambda count: None)
         except CellError:
             return
         expect(False, "a network that says NaN of every image looks robust to it")

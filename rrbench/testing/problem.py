@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.compute.draws import HashedDraws
-from rrbench.measuring.looking import with_looks
+from rrbench.compute.looking import with_looks
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.protocols import Batch, Calibration, DataInfo, Outputs, Rejector
 

@@ -25,7 +25,7 @@ UPRIGHT = 0.15  # a weak idea may stay below one half; only a good one with the 
 
 
 @dataclass(frozen=True)
-class Case:
+class RejectorCase:
     """A fitted rejector, its network, and the outputs for the patterns."""
 
     rejector: Rejector
@@ -38,7 +38,7 @@ class Case:
         return self.rejector.oracle_certainty(self.rejector.shown(outputs), labels)
 
 
-def make_case(given: Rejector) -> Case:
+def make_case(given: Rejector) -> RejectorCase:
     """Make a rejector with the same settings and fit it."""
     rejector, batch = replace(given), patterns()
     network = build_network(rejector)
@@ -46,7 +46,7 @@ def make_case(given: Rejector) -> Case:
         outputs: Outputs = network(batch.images)
     if rejector.has_fit():
         fit(rejector, outputs, batch.labels)
-    return Case(rejector, network, batch, outputs)
+    return RejectorCase(rejector, network, batch, outputs)
 
 
 def rejector_checks(rejector: Rejector) -> list[Check]:
@@ -63,8 +63,8 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         "its head sees the features": _has_head,
         "settings of after_training change neither head nor loss": _is_after_training,
     }
-    if rejector.trains_as:
-        checks["it trains as the rejector that it names"] = _trains_as_said
+    if rejector.inherits_training_of:
+        checks["it trains as the rejector that it names"] = _trains_as_named
     if rejector.is_probability:
         checks["a probability lies between 0 and 1"] = _is_probability
     if not rejector.has_head():  # a head is not trained here
@@ -221,11 +221,11 @@ def _is_after_training(given: Rejector) -> None:
             expect(not found, f"{what} have other {found}: take {key} out of after_training")
 
 
-def _trains_as_said(given: Rejector) -> None:
-    other = cast(type[Rejector], find("rejector", given.trains_as))
+def _trains_as_named(given: Rejector) -> None:
+    other = cast(type[Rejector], find("rejector", given.inherits_training_of))
     shared = settings_of(other).keys() & settings_of(type(given)).keys() - given.after_training
     found = _difference(given, other(**{key: getattr(given, key) for key in shared}))
-    expect(not found, f"it has other {found} than {given.trains_as!r}: delete trains_as")
+    expect(not found, f"it has other {found} than {given.inherits_training_of!r}: delete inherits_training_of")
 
 
 def _difference(one: Rejector, other: Rejector) -> str:

@@ -1,4 +1,4 @@
-"""Training -> checkpoint: the optimiser, the schedule, the choice of epoch, and exact resume.
+"""Training -> checkpoint: the optimiser, the learning rate, the choice of epoch, and exact resume.
 
 Every random number is derived from (seed, purpose, epoch, example), so a resumed run needs no generator state.
 """
@@ -94,10 +94,10 @@ def epochs(
                 begin = time.perf_counter()
                 loss = _epoch(training, state, step, advance)
                 # If robust accuracy does not choose the epoch, one attack after the last epoch is enough.
-                is_attacked = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
+                with_attack = framework.chooses_epoch or state.epoch + 1 == training.recipe.epochs
                 # The first judgement compiles kernels; run alone, it compiles them once for all trainings.
                 with TURNS.together() if seconds else TURNS.alone(), state.judged():
-                    found = accuracies(training, model, rejector, judged, is_attacked=is_attacked)
+                    found = accuracies(training, model, rejector, judged, with_attack=with_attack)
                     record = {"epoch": state.epoch + 1, "loss": loss, **found}
                     _choose(state, framework, record)
                 state.epoch += 1
@@ -205,7 +205,7 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
 
 
 def accuracies(
-    training: Training, model: Instrumented, rejector: Rejector, judged: Batch, *, is_attacked: bool = True
+    training: Training, model: Instrumented, rejector: Rejector, judged: Batch, *, with_attack: bool = True
 ) -> dict[str, float]:
     """Return clean accuracy and, if asked, accuracy under the chooser's attack, in percent."""
     attack = build(Attack, training.chooser)
@@ -223,10 +223,10 @@ def accuracies(
     answers = {}
     with frozen(model):
         answers["clean_accuracy"] = forward(model, judged.images, size).logits
-        if is_attacked:
-            (moved,) = in_batches(judged.size, size, attacked)
-            assert moved is not None
-            answers["robust_accuracy"] = moved
+        if with_attack:
+            (under_attack,) = in_batches(judged.size, size, attacked)
+            assert under_attack is not None
+            answers["robust_accuracy"] = under_attack
     return {
         name: round(100 * float((logits.argmax(1) == judged.labels).double().mean()), 4)
         for name, logits in answers.items()

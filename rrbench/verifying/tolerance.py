@@ -30,6 +30,7 @@ from rrbench.rows.row import FRACTIONS, PERCENTAGES, ResultRow
 from rrbench.rows.scores import Scores
 
 SIGMAS = 3.0  # of the net effect of verdicts that flip by chance, in both directions equally often
+LOGIT_TOLERANCE = 1e-3  # of a replay: share of the largest value; other hardware sums in another order
 COST = 0.02  # of gradients and passes: attacks that stop at a success count a few more or fewer
 
 
@@ -139,3 +140,9 @@ def _measured(row: ResultRow, again: Scores, columns: Mapping[str, Any], toleran
         elif abs(here - there) > slack + 1e-9 * abs(here):
             why = f"(tolerance {slack:.2g})"
             yield f"{name} is {here:.6g} when the attack is repeated, and the row says {there:.6g} {why}"
+
+
+def is_near(here: NDArray[np.floating], there: NDArray[np.floating]) -> bool:
+    """Tell whether replayed certainties are the stored ones; with the tolerance of logits, from which they come."""
+    known = np.abs(there[np.isfinite(there)])
+    return np.allclose(here, there, rtol=0, atol=LOGIT_TOLERANCE * max(1.0, float(known.max(initial=0.0))))

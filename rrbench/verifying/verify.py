@@ -1,65 +1,30 @@
-"""Checks stored results: keys, hashes, metrics, outputs on the stored images and, on request, the attacks."""
+"""Verifies a work folder: asks every module of this room about each cell, and counts what they find."""
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from rrbench import zoo
-from rrbench.compute.devices import Precision, describe, place
-from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError, UseError, first_line, no_exit
-from rrbench.files import provenance
 from rrbench.files.arrays import load_arrays
-from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
-from rrbench.files.disk import read_json
-from rrbench.measuring.evaluation import (
-    KEPT_IMAGES,
-    Attacked,
-    certainties,
-    check_budget,
-    distances_of,
-    fresh_members,
-    measured,
-    metrics_of,
-    run_attack,
-    take_over,
-)
-from rrbench.measuring.looking import with_looks
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
-from rrbench.measuring.subject import Subject
-from rrbench.metrics.deployment import Clean
-from rrbench.planning.cells import clean_key, read_budget, victim_key
-from rrbench.plugins.config import MetricSettings
-from rrbench.plugins.registry import build, restore
-from rrbench.plugins.revisions import installed
+from rrbench.planning.cells import clean_key
 from rrbench.progress import Report
-from rrbench.protocols import (
-    NO_BUDGET,
-    Attack,
-    Batch,
-    Budget,
-    DataSource,
-    NetworkSource,
-    Outputs,
-    Rejector,
-    Split,
-    Victim,
-)
 from rrbench.rows.currency import is_current
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.claims import (
-    elsewhere,
     miscounted,
     misheaded,
     miskeyed,
@@ -71,12 +36,13 @@ from rrbench.verifying.claims import (
     of_preset,
 )
 from rrbench.verifying.findings import Findings
-from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
+from rrbench.verifying.inputs import Inputs
+from rrbench.verifying.networks import Networks
+from rrbench.verifying.recompute import other_clean_certainties, wrong_certainties, wrong_metrics
+from rrbench.verifying.replay import REPLAYED, other_clean_scores, other_outputs, other_right_inputs
+from rrbench.verifying.rerun import Reruns
+from rrbench.verifying.restored import is_installed, rejector_of
 
-REPLAYED = 1000  # clean inputs that are judged again if there is no --rerun
-TIES = 1e-3  # share of clean inputs that other hardware may classify differently
-LOGIT_TOLERANCE = 1e-3  # share of the largest value; other hardware sums in another order
-SUBJECTS = 8  # networks, and checkpoints, kept in memory
 NOT_KEPT = "not kept"  # the network's weights: only the row's metrics are recomputed
 OLDER = "of an older version, which stored no clean scores: measure them again"
 
@@ -89,13 +55,22 @@ class Verifier:
     roots: tuple[Path, ...]
     device: torch.device
     findings: Findings = field(default_factory=Findings)
-    _data: dict[tuple[str, Split], Batch] = field(default_factory=dict)
-    _hashes: dict[tuple[str, int | None], str] = field(default_factory=dict)
-    _zoo: dict[str, tuple[Path | None, zoo.Entry | None]] = field(default_factory=dict)
-    _checkpoints: dict[Path, Checkpoint] = field(default_factory=dict)
-    _subjects: dict[tuple[str, ...], Subject] = field(default_factory=dict)
     _cleans: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # on clean inputs, by their file's key
-    _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The data sets of the cells."""
+        return Inputs(self.roots, self.device)
+
+    @cached_property
+    def networks(self) -> Networks:
+        """The networks of the cells."""
+        return Networks(self.store, self.inputs)
+
+    @cached_property
+    def reruns(self) -> Reruns:
+        """The attacks that are repeated."""
+        return Reruns(self.networks)
 
     def check(self, record: CellRecord, row_sha256: str, *, rerun: bool) -> None:
         """Check one cell; each disagreement becomes one line of the findings."""
@@ -114,9 +89,9 @@ class Verifier:
             with no_exit():
                 reason = self._check_content(record, rerun=rerun)
         except (UseError, CellError) as error:
-            self._problem(record, str(error))
+            self._add(record, [str(error)])
         except Exception as error:  # a damaged or foreign file can fail in any way; go on with the other cells
-            self._problem(record, f"its row or its files are not of this make: {first_line(error)}")
+            self._add(record, [f"its row or its files are not of this make: {first_line(error)}"])
         if len(findings.problems) > before:
             findings.wrong += 1
         elif not reason:
@@ -129,334 +104,89 @@ class Verifier:
     def _check_names(self, record: CellRecord, row_sha256: str) -> None:
         """Check the row's hash and the keys, which a failed cell has too."""
         if record.row_sha256() != row_sha256:
-            self._problem(record, "its row was changed after it was written")
+            self._add(record, ["its row was changed after it was written"])
         if not (self.store.root / "cells" / f"{record.key}.json").is_file():
-            self._problem(record, "its file is not named by its key")
-        for text in miskeyed(record):
-            self._problem(record, text)
+            self._add(record, ["its file is not named by its key"])
+        self._add(record, miskeyed(record))
 
     def _check_content(self, record: CellRecord, *, rerun: bool) -> str:
         """Check the files of a cell and their content; return why a check was impossible, empty if none was."""
         for name in self.store.unsound(record):
             advice = "`rrbench run` measures the cell again"
-            self._problem(record, f"{name} does not have the SHA-256 written with the row: {advice}")
+            self._add(record, [f"{name} does not have the SHA-256 written with the row: {advice}"])
         scores = read_scores(self.store.root, record.files)
         images = torch.from_numpy(read_images(self.store.root, record.files))
-        for text in miscounted(record, load_arrays(self.store.root / file_in(record.files, ATTACKS))):
-            self._problem(record, text)
-        self._check_metrics(record, scores)
-        self._check_others(record, scores)
+        self._add(record, miscounted(record, load_arrays(self.store.root / file_in(record.files, ATTACKS))))
+        self._add(record, wrong_metrics(record, scores))
+        first = self._cleans.setdefault(clean_key(record.cell), scores.clean_certainty)
+        self._add(record, other_clean_certainties(scores, first))
         absent = not_installed(record)
         if absent:
             return absent
-        for text in misnamed(record):
-            self._problem(record, text)
-        self._check_certainty(record, scores)
+        self._add(record, misnamed(record))
+        self._add(record, wrong_certainties(record, scores))
+        self._add(record, self.inputs.differences(record, scores, images))
         # Do all these checks, also if the first is impossible.
         hindered = (
-            self._check_data(record, scores, images),
-            self._check_checkpoint(record, scores, images, rerun=rerun),
+            self.inputs.absence(record),
+            self._check_network(record, scores, images, rerun=rerun),
             of_preset(record) if is_current(record.row) else "",
         )
         return next(filter(None, (*(text for text in hindered if text != NOT_KEPT), *hindered)), "")
 
-    def _check_metrics(self, record: CellRecord, scores: Scores) -> None:
-        rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
-        metrics = vars(metrics_of(scores, rule, resamples, record.row.seed)) | distances_of(scores)._asdict()
-        metrics["n"] = len(scores.labels)
-        if record.row.attack == "clean" and not np.array_equal(scores.certainty, scores.clean_certainty):
-            self._problem(record, "its certainties and those of the clean inputs are not the same, and it is clean")
-        for name, value in metrics.items():
-            stated = getattr(record.row, name)
-            if (stated is None) != (value is None) or (value is not None and not np.isclose(stated, value, rtol=1e-9)):
-                self._problem(record, f"{name} is {value} from the scores, and the row says {stated}")
-
-    def _check_others(self, record: CellRecord, scores: Scores) -> None:
-        """Compare certainties on clean inputs with the rejector's other rows: all rows must state the same."""
-        key = clean_key(record.cell)
-        first = self._cleans.setdefault(key, scores.clean_certainty)
-        slack = LOGIT_TOLERANCE * max(1.0, float(np.abs(first[np.isfinite(first)]).max(initial=0.0)))
-        if first.shape != scores.clean_certainty.shape or not np.allclose(first, scores.clean_certainty, 0, slack):
-            self._problem(record, "its certainties of clean inputs are not those of the rejector's other rows")
-
-    def _check_certainty(self, record: CellRecord, scores: Scores) -> None:
-        """Compute certainties again, if the rejector needs only stored outputs."""
-        rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-        if not _is_installed(record) or "features" in rejector.needs or rejector.has_fit():
-            return
-        shown = len(scores.logits)
-        parts = (scores.logits, scores.head, scores.labels[:shown])
-        logits, head, labels = (torch.from_numpy(part) for part in parts)
-        found = certainties(rejector, Outputs(logits[:, :0], logits, head), labels)
-        if not np.allclose(found, scores.certainty[:shown], rtol=1e-5):
-            self._problem(record, "certainties do not follow from the stored logits and head")
-
-    def _check_data(self, record: CellRecord, scores: Scores, images: torch.Tensor) -> str:
-        """Check ids, labels, the data's hash and the stored images' budget against the data set, if it is here."""
-        try:
-            test = self._load(record, "test")
-        except UseError:
-            return f"data set {record.cell['dataset'][0]} is not here"
-        test = test.at(slice(record.cell["limit"]))
-        data = str(record.cell["dataset"]), record.cell["limit"]
-        if data not in self._hashes:
-            self._hashes[data] = fingerprint(test)
-        if self._hashes[data] != record.row.data_sha256:
-            self._problem(record, "it was measured on other data than is here")
-        if test.ids.tolist() != scores.ids.tolist() or test.labels.tolist() != scores.labels.tolist():
-            self._problem(record, "its ids or labels are not the data set's")
-        if len(images) < min(KEPT_IMAGES, test.size):
-            self._problem(record, f"only {len(images)} of its images are stored")
-        try:
-            check_budget(images.to(self.device), test.images[: len(images)], _budget(record))
-        except CellError as error:
-            self._problem(record, f"its stored images: {error}")
-        return self._check_apart(record, scores, test)
-
-    def _check_apart(self, record: CellRecord, scores: Scores, test: Batch) -> str:
-        """Check that inputs kept apart fix thresholds if the data set has such inputs, else cross-fitting."""
-        try:
-            calibration = self._load(record, "calibration")
-        except UseError:  # they are borrowed from a data set that is not here
-            return f"calibration inputs of {record.cell['dataset'][0]} are not here"
-        apart = 0 if bool(torch.isin(calibration.ids, test.ids).any()) else calibration.size
-        if scores.apart_certainty.size != apart:
-            found = scores.apart_certainty.size
-            self._problem(record, f"{found} inputs kept apart fix its threshold, and the data set has {apart}")
-        return ""
-
-    def _load(self, record: CellRecord, split: Split) -> Batch:
-        """Return a split of a cell's data set, loaded once."""
-        saved = record.cell["dataset"]
-        if (str(saved), split) not in self._data:
-            batch = build(DataSource, restore("dataset", saved)).load(split, self.roots)
-            self._data[str(saved), split] = batch.to(self.device)
-        return self._data[str(saved), split]
-
-    def _check_checkpoint(self, record: CellRecord, scores: Scores, images: torch.Tensor, *, rerun: bool) -> str:
-        """Judge the stored images again, if the checkpoint is here; with the data, check the clean inputs or rerun."""
+    def _check_network(self, record: CellRecord, scores: Scores, images: Tensor, *, rerun: bool) -> str:
+        """Check the checkpoint and, if it is here, ask its network again; return why a check was impossible."""
         sha256 = record.row.checkpoint_sha256
-        path, entry = self._find(record.checkpoint, sha256)
+        path, entry = self.networks.find(record)
         if path is None:
             return f"no checkpoint {sha256[:12] or '(without a hash)'} here, and no zoo lists it"
         if entry and not entry.is_kept:
-            for text in mislisted(record, entry):
-                self._problem(record, text)
+            self._add(record, mislisted(record, entry))
             return NOT_KEPT
-        checkpoint = self._read(path)
+        checkpoint = self.networks.read(path)
         if checkpoint.sha256 != sha256:
-            self._problem(record, f"checkpoint {path.name} does not have the row's SHA-256")
+            self._add(record, [f"checkpoint {path.name} does not have the row's SHA-256"])
             return ""
-        for text in (*mistrained(record, checkpoint.facts), *misheaded(record, checkpoint.facts, is_own=entry is None)):
-            self._problem(record, text)
-        subject = self._subject(record, checkpoint)
-        outputs = subject.judge(images.to(self.device))
-        for name, other in (("logits", "other logits"), ("head", "another head")):
-            here, there = getattr(outputs, name).cpu().numpy(), getattr(scores, name)[: len(images)]
-            if here.shape != there.shape:
-                widths = f"{here.shape[1]} columns, and {there.shape[1]} are stored"
-                self._problem(record, f"the checkpoint's {name} has {widths}")
-                continue
-            gap = float(np.abs(here - there).max(initial=0.0))
-            if gap > LOGIT_TOLERANCE * max(1.0, float(np.abs(here).max(initial=0.0))):
-                self._problem(record, f"the checkpoint gives {other} for the stored images (by {gap:.3g})")
+        self._add(record, mistrained(record, checkpoint.facts))
+        self._add(record, misheaded(record, checkpoint.facts, is_own=entry is None))
+        measured = self.networks.measured(record, checkpoint)
+        self._add(record, other_outputs(measured, images, scores))
         hindered = self._check_source(record)
-        if self._lacks_data(record):
-            return ""  # `_check_data` reported it
+        if self.inputs.absence(record):
+            return ""  # `_check_content` reports it
         is_repeated = rerun and is_current(record.row)
         if is_repeated and not hindered:
-            self._rerun(record, subject, scores)
-        elif _is_installed(record):
-            rejector = build(Rejector, restore("rejector", record.cell["rejector"]))
-            if rejector.has_fit():
-                self.findings.unfitted += 1
-                self._check_right(record, subject, scores)
-            else:
-                self._check_clean(record, subject.clean(rejector, REPLAYED), scores)
+            self._rerun(record, measured, scores)
+        elif is_installed(record):
+            self._replay(record, measured, scores)
         return hindered if is_repeated else ""
-
-    def _find(self, key: str, sha256: str) -> tuple[Path | None, zoo.Entry | None]:
-        """Find a checkpoint in this folder, else in a zoo; a zoo may list a checkpoint without its file."""
-        own = self.store.checkpoint_files(key).chosen
-        if own.is_file():
-            return own, None
-        if sha256 not in self._zoo:
-            self._zoo[sha256] = zoo.find_hash(sha256) or (None, None)
-        return self._zoo[sha256]
 
     def _check_source(self, record: CellRecord) -> str:
         """Check the claims about a transfer's other network; return why the transfer cannot be repeated, or empty."""
         if "moved_on" not in record.cell:
             return ""
-        path, entry = self._source(record)
+        path, entry = self.networks.find_source(record)
         if path is None or (entry is not None and not entry.is_kept):
             sha256 = stated(record.row)["moved_on"][:12]
             return f"the network {sha256} that its images were moved on is not here: a transfer cannot be repeated"
-        for text in mistaken_source(record, self._read(path), is_own=entry is None):
-            self._problem(record, f"of the network that its images were moved on: {text}")
+        found = mistaken_source(record, self.networks.read(path), is_own=entry is None)
+        self._add(record, (f"of the network that its images were moved on: {text}" for text in found))
         return ""
 
-    def _source(self, record: CellRecord) -> tuple[Path | None, zoo.Entry | None]:
-        return self._find(record.cell["moved_on"], stated(record.row)["moved_on"])
+    def _replay(self, record: CellRecord, measured: MeasuredNetwork, scores: Scores) -> None:
+        """Ask the network and, if it needs no fit, the rejector again about clean inputs."""
+        rejector = rejector_of(record)
+        if rejector.has_fit():
+            self.findings.unfitted += 1
+            self._add(record, other_right_inputs(measured, rejector, scores))
+        else:
+            self._add(record, other_clean_scores(measured.clean(rejector, REPLAYED), scores))
 
-    def _lacks_data(self, record: CellRecord) -> bool:
-        return any((str(record.cell["dataset"]), split) not in self._data for split in ("test", "calibration"))
-
-    def _check_clean(self, record: CellRecord, found: Clean, scores: Scores) -> None:
-        """Compare the stored certainties that fix the deployed thresholds with those computed here."""
-        count = len(found.certainty)
-        for name, here, there in (
-            ("the clean inputs", found.certainty, scores.clean_certainty[:count]),
-            ("the inputs kept apart", found.apart_certainty, scores.apart_certainty),
-        ):
-            if here.shape != there.shape:
-                continue  # `_check_apart` or `_check_data` reported it
-            known = np.abs(there[np.isfinite(there)])
-            # The tolerance of replayed logits, since certainties are computed from logits.
-            slack = LOGIT_TOLERANCE * max(1.0, float(known.max(initial=0.0)))
-            if not np.allclose(here, there, rtol=0, atol=slack):
-                self._problem(record, f"its certainties of {name} are not what the rejector says of them")
-        self._compare_right(record, found.correct, scores.clean_correct[:count])
-        self._compare_right(record, found.apart_correct, scores.apart_correct)
-        self._compare_own(record, found.own_threshold, scores)
-
-    def _check_right(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
-        """Compare only which clean inputs are right, for a rejector whose certainties need a fit."""
-        outputs, labels = subject.outputs("test", REPLAYED), scores.labels[:REPLAYED]
-        found = outputs.logits.argmax(1).cpu().numpy() == labels
-        self._compare_right(record, found, scores.clean_correct[:REPLAYED])
-        apart = subject.apart()
-        if apart is not None:
-            right = subject.outputs("calibration").logits.argmax(1) == apart.labels
-            self._compare_right(record, right.cpu().numpy(), scores.apart_correct)
-        self._compare_own(record, build(Rejector, restore("rejector", record.cell["rejector"])).own_threshold, scores)
-
-    def _compare_own(self, record: CellRecord, here: float | None, scores: Scores) -> None:
-        """Compare the rejector's own threshold with the stored one."""
-        own = scores.clean.own_threshold
-        if own != here:
-            self._problem(record, f"its rejector brings the threshold {here}, and the files say {own}")
-
-    def _compare_right(self, record: CellRecord, here: NDArray[np.bool_], there: NDArray[np.bool_]) -> None:
-        """Compare which inputs are right; other hardware may decide a few ties (TIES) differently."""
-        if here.shape == there.shape and int((here != there).sum()) > here.size * TIES:
-            self._problem(record, "other clean inputs are right than it says")
-
-    def _read(self, path: Path) -> Checkpoint:
-        """Return a checkpoint, read and hashed once."""
-        if path not in self._checkpoints:
-            if len(self._checkpoints) == SUBJECTS:
-                self._checkpoints.pop(next(iter(self._checkpoints)))
-            self._checkpoints[path] = read_checkpoint(path)
-        return self._checkpoints[path]
-
-    def _subject(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
-        """Return the network that a cell was measured on, built once for all cells of a checkpoint."""
-        cell = record.cell
-        said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
-        if build(Rejector, restore("rejector", cell["rejector"])).has_look():
-            said += (str(cell["rejector"]),)
-        key = (checkpoint.sha256, record.row.precision, *said)
-        if key not in self._subjects:
-            if len(self._subjects) == SUBJECTS:
-                self._subjects.pop(next(iter(self._subjects)))
-            self._subjects[key] = self._build(record, checkpoint)
-        return self._subjects[key]
-
-    def _build(self, record: CellRecord, checkpoint: Checkpoint) -> Subject:
-        cell = record.cell
-        home = build(DataSource, restore("dataset", cell["trained_on"]))
-        rejector = build(Rejector, restore("rejector", cell["rejector"]))
-        network = build(NetworkSource, restore("network", cell["network"])).build(home.info, rejector)
-        load_weights(network, checkpoint)
-        precision = cast(Precision, record.row.precision)
-        network = with_looks(place(network, self.device), rejector)
-        return Subject(network, partial(self._load, record), self.device, precision, cell["limit"])
-
-    def _rerun(self, record: CellRecord, subject: Subject, scores: Scores) -> None:
-        """Repeat the fit, the attack and the measuring of a cell, and compare all results."""
-        cell, budget = record.cell, _budget(record)
-        attack = build(Attack, restore("attack", cell["attack"]))
-        victim = subject.victim(build(Rejector, restore("rejector", cell["rejector"])), needs_scale=cell["is_adaptive"])
-        clean = subject.clean(victim.rejector)
-        self._check_clean(record, clean, scores)
-        tolerance = self._tolerance(record)
-        self._check_fitted(record, victim, tolerance)
-        metrics = MetricSettings(cell["tpr_rule"], cell["resamples"])
-        attacked = self._attack(record, subject, victim, attack)
-        again, columns = measured(subject, victim, attack, budget, attacked, metrics, record.row.seed, clean)
-        is_ensemble = _is_ensemble(record)
-        for text in disagreements(record.row, scores, again, columns, tolerance, is_ensemble=is_ensemble):
-            self._problem(record, text)
+    def _rerun(self, record: CellRecord, measured: MeasuredNetwork, scores: Scores) -> None:
+        """Measure the cell again."""
+        self._add(record, self.reruns.differences(record, measured, scores))
         self.findings.rerun += 1
-        self.findings.tolerances.add(tolerance)
-
-    def _attack(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
-        """Repeat an attack, once for all rejectors of a checkpoint that share it."""
-        if record.attack not in self._attacked:
-            attacked = self._repeated(record, subject, victim, attack)
-            self._attacked.clear()
-            self._attacked[record.attack] = attacked
-        return self._attacked[record.attack]
-
-    def _repeated(self, record: CellRecord, subject: Subject, victim: Victim, attack: Attack) -> Attacked:
-        budget, seed = _budget(record), record.row.seed
-        if "moved_on" in record.cell:
-            return take_over(subject, self._moved_elsewhere(record), budget)
-        choices = [restore("attack", saved) for saved in record.cell["members"]]
-        members = fresh_members(choices, budget, seed)
-        name = record.cell["attack"][0]
-        return run_attack(subject, victim, attack, name, budget, seed, lambda done: None, members)
-
-    def _moved_elsewhere(self, record: CellRecord) -> Attacked:
-        """Repeat the attack behind a transfer, on the other network."""
-        path, _ = self._source(record)
-        assert path is not None  # else the transfer is not repeated
-        checkpoint = self._read(path)
-        other = elsewhere(record, checkpoint.facts)
-        subject = self._subject(other, checkpoint)
-        blind = Victim(subject.network, build(Rejector, restore("rejector", other.cell["rejector"])))
-        return self._attack(other, subject, blind, build(Attack, restore("attack", other.cell["attack"])))
-
-    def _tolerance(self, record: CellRecord) -> Tolerance:
-        """Return how far a rerun may differ from a row: not at all on the same machine with the same packages.
-
-        Exceptions: a GPU sums in no fixed order; an ensemble may have used members' answers made in other batches.
-        """
-        row = record.row
-        here = {"device": describe(self.device), "packages": provenance.packages(), "machine": provenance.machine()}
-        said = {name: getattr(row, name) for name in ("device", "precision", "version", "commit")}
-        is_same = row.device == here["device"] and any(
-            all(run.get(name) == value for name, value in (here | said).items()) for run in self._runs()
-        )
-        if is_same and self.device.type == "cpu" and not _is_ensemble(record):
-            return EXACT
-        return ROUNDED if row.precision == "fp32" else SHORT
-
-    def _runs(self) -> list[dict[str, Any]]:
-        """Return the runs in the folder's manifest; none if the manifest is missing or damaged."""
-        try:
-            content = read_json(self.store.root / "manifest.json")
-        except UseError:
-            return []
-        runs = content.get("runs") if isinstance(content, dict) else None
-        return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-
-    def _check_fitted(self, record: CellRecord, victim: Victim, tolerance: Tolerance) -> None:
-        """Compare the stored fit of a rejector with a new fit: later runs use the stored fit without a check."""
-        path = self.store.fitted_path(victim_key(record.cell))
-        if not path.is_file():
-            return
-        saved, slack = read_checkpoint(path), tolerance.half or 1e-12
-        learnt = {name: tensor.cpu() for name, tensor in victim.rejector.fitted.items()}
-        for name, value in (victim.calibration._asdict() if victim.calibration else {}).items():
-            learnt[f"calibration {name}"] = torch.tensor(value, dtype=torch.float64)
-        there = {**saved.tensors}
-        there |= {
-            f"calibration {name}": torch.tensor(value, dtype=torch.float64) for name, value in saved.facts.items()
-        }
-        if there.keys() != learnt.keys() or not all(_is_near(there[name], learnt[name], slack) for name in learnt):
-            self._problem(record, f"fitted/{path.name} is not what a fit gives: delete it, and measure again")
+        self.findings.tolerances.add(self.reruns.tolerance(record))
 
     def check_rows(self, cells: list[ResultRow]) -> None:
         """Compare rows.csv with the cell files, field by field."""
@@ -483,33 +213,12 @@ class Verifier:
                         f"rows.csv line {line}: {item.name} is {here!r}, its cell says {there!r}"
                     )
 
-    def _problem(self, record: CellRecord, text: str) -> None:
+    def _add(self, record: CellRecord, found: Iterable[str]) -> None:
+        """Add what was found wrong with a cell to the findings; lines found before an error stay."""
         row = record.row
         attack = f"{row.attack} {budget_text(row)}".strip()
-        self.findings.problems.append(f"{row.trained_as} {row.rejector} {attack} seed {row.seed}: {text}")
-
-
-def _is_installed(record: CellRecord) -> bool:
-    """Tell whether the rejector installed here has the revision that was measured."""
-    name = record.cell["rejector"][0]
-    return bool(installed("rejector", name) in (None, record.cell["revisions"]["rejector"]))
-
-
-def _is_near(one: torch.Tensor, other: torch.Tensor, slack: float) -> bool:
-    """Compare tensors up to a share of the largest value."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    largest = float(other.double().nan_to_num().abs().amax()) if other.numel() else 0.0
-    return torch.allclose(one.double(), other.double(), rtol=0, atol=slack * largest, equal_nan=True)
-
-
-def _is_ensemble(record: CellRecord) -> bool:
-    """Tell whether a row is the worst of several attacks; a transfer has one member, and its costs repeat exactly."""
-    return bool(record.cell["members"]) and "moved_on" not in record.cell
-
-
-def _budget(record: CellRecord) -> Budget:
-    return read_budget(record.cell["budget"]) or NO_BUDGET
+        for text in found:
+            self.findings.problems.append(f"{row.trained_as} {row.rejector} {attack} seed {row.seed}: {text}")
 
 
 def verify_folder(
@@ -526,5 +235,5 @@ def verify_folder(
         for record, row_sha256 in cells:
             verifier.check(record, row_sha256, rerun=rerun)
             advance(1)
-    verifier.check_rows(with_doubts(record.row for record, _ in cells))
+    verifier.check_rows(with_weak_notes(record.row for record, _ in cells))
     return verifier.findings

@@ -6,15 +6,15 @@ also list a network that was not kept: rows were measured on it, and only its ha
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from rrbench.errors import UseError, brief
+from rrbench.files.decoding import from_json
 from rrbench.files.disk import is_plain_name, read_json, write_json
 
 EMBEDDED = Path(__file__).resolve().parent
-KINDS: dict[Any, Any] = {str: str, int: int, float: int | float}  # JSON types of an entry's fields
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,13 @@ def entries(folder: Path) -> list[Entry]:
     if not path.is_file():
         return []
     try:
-        found = [Entry(**value) for value in cast(list[dict[str, Any]], read_json(path))]
-    except (TypeError, AttributeError) as error:
-        raise UseError(f"{path} is no zoo index of this version: {error}") from None
+        found = [from_json(Entry, value, "an entry") for value in cast(list[object], read_json(path))]
+    except TypeError as error:
+        raise UseError(f"{path} is no zoo index: {error}") from None
     for entry in found:
         # A name that leads to another folder would make rrbench read other files as networks.
-        if not isinstance(entry.file, str) or not (is_plain_name(entry.file) or not entry.is_kept):
+        if entry.is_kept and not is_plain_name(entry.file):
             raise UseError(f"{path} is no zoo index: it names {brief(entry.file)}, no file beside it")
-    kinds = {field.name: KINDS[field.type] for field in fields(Entry) if field.type in KINDS}
-    for entry in found:
-        for name, kind in kinds.items():
-            if not isinstance(getattr(entry, name), kind):
-                raise UseError(f"{path} is no zoo index: {name} of an entry is {brief(getattr(entry, name))}")
         if not entry.is_kept and not (entry.sha256 and entry.recipe and entry.log):
             raise UseError(f"{path}: {entry.trained_as} is listed without a file, and without its hash, recipe or log")
     return found

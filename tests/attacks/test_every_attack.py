@@ -47,10 +47,10 @@ def test_it_keeps_the_contract(check: Check) -> None:
 
 @pytest.mark.parametrize("attack", [pytest.param(attack, id=label) for label, attack in attacks()])
 def test_an_adaptive_attack_shows_the_boldest_image_it_saw(attack: Attack) -> None:
-    from rrbench.testing.attacks import Case
+    from rrbench.testing.attacks import AttackCase
 
     if attack.is_adaptive and "refused" not in attack.maximises:  # where the goal is a right answer, none is bold
-        assert Case(attack, "linf" if "linf" in attack.norms else "l2").usual[0].boldest is not None
+        assert AttackCase(attack, "linf" if "linf" in attack.norms else "l2").usual[0].boldest is not None
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if is_ours("attack", name)])

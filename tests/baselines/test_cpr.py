@@ -6,7 +6,7 @@ from torch import Tensor
 
 from line_network import WEIGHTS, Line, with_leads
 from rrbench.compute.draws import HashedDraws
-from rrbench.measuring.looking import with_looks
+from rrbench.compute.looking import with_looks
 from rrbench.protocols import Batch, Budget, Calibration, Outputs, Victim
 from rrbench_attacks.orthogonal_pgd import SelectivePgd
 from rrbench_baselines.cpr import Cpr

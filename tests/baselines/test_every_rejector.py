@@ -14,7 +14,7 @@ from rrbench.plugins.registry import build, choose, expand, table
 from rrbench.protocols import Outputs, Rejector
 from rrbench.testing import Check, rejector_checks
 from rrbench.testing.problem import INFO
-from rrbench.testing.rejectors import Case, make_case
+from rrbench.testing.rejectors import RejectorCase, make_case
 from tested_plugins import TESTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,7 +33,7 @@ VARYING = pytest.mark.parametrize("name", [name for name in NAMES if not make(na
 
 
 @pytest.fixture
-def case(name: str) -> Case:
+def case(name: str) -> RejectorCase:
     return make_case(make(name))
 
 
@@ -45,12 +45,12 @@ def test_it_keeps_the_contract(check: Check) -> None:
 
 
 @VARYING
-def test_scores_tie_for_few_inputs_only(case: Case) -> None:
+def test_scores_tie_for_few_inputs_only(case: RejectorCase) -> None:
     assert case.certainty(case.outputs, case.batch.labels).unique().numel() > 50
 
 
 @EVERY
-def test_in_exact_arithmetic_the_batch_changes_next_to_nothing(case: Case) -> None:
+def test_in_exact_arithmetic_the_batch_changes_next_to_nothing(case: RejectorCase) -> None:
     whole, labels = case.certainty(case.outputs, case.batch.labels), case.batch.labels
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     for rows in (order, torch.tensor([0]), torch.tensor([57])):
@@ -59,7 +59,7 @@ def test_in_exact_arithmetic_the_batch_changes_next_to_nothing(case: Case) -> No
 
 
 @VARYING
-def test_every_input_s_certainty_has_a_slope(case: Case) -> None:
+def test_every_input_s_certainty_has_a_slope(case: RejectorCase) -> None:
     images = (0.1 + 0.8 * case.batch.images[:20]).requires_grad_()  # none that the rejector was fitted on
     certainty = case.certainty(case.network(images), case.batch.labels[:20])
     (gradient,) = torch.autograd.grad(certainty.sum(), images)
@@ -83,7 +83,7 @@ LEFT_OUT = {name for name in NAMES if name == "atro" or make(name).is_constant o
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LEFT_OUT])
-def test_a_typical_right_input_is_kept_before_an_odd_wrong_one(case: Case) -> None:
+def test_a_typical_right_input_is_kept_before_an_odd_wrong_one(case: RejectorCase) -> None:
     classes = INFO.classes
     centres = torch.stack([case.outputs.features[case.batch.labels == label].mean(0) for label in range(classes)])
     labels = torch.arange(2 * classes) % classes
@@ -112,7 +112,7 @@ def test_the_installed_plugin_is_among_them() -> None:
 
 @pytest.mark.gpu
 @EVERY
-def test_a_gpu_gives_the_scores_of_the_cpu(case: Case) -> None:
+def test_a_gpu_gives_the_scores_of_the_cpu(case: RejectorCase) -> None:
     device = torch.device("cuda")
     moved = copy(case.rejector)
     moved.fitted = {key: tensor.to(device) for key, tensor in case.rejector.fitted.items()}

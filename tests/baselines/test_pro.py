@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from line_network import WEIGHTS, Line, with_leads
-from rrbench.measuring.looking import with_looks
+from rrbench.compute.looking import with_looks
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.pro import Pro
 

@@ -423,7 +423,7 @@ def test_checkpoints(box: Box, job: api.Job, files: dict[str, bytes], data: st.D
             job.runner.at_hand.read_fitted(path)
         else:
             checkpoint = read_checkpoint(path)
-            check_accuracy(job.materials.subject(cell, checkpoint), cell, checkpoint)
+            check_accuracy(job.materials.measured_network(cell, checkpoint), cell, checkpoint)
 
 
 @given(data=st.data())

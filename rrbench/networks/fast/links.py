@@ -1,12 +1,15 @@
 """A link: a convolution with the norm and ReLU after it. A residual network is a chain of links.
 
-Here the steps run one after another; `fused_links` does them in one kernel if it can.
+Here the steps run one after another; `fused_links` does them in one kernel if it can. `links_for` chooses.
 """
 
+from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
+from rrbench.networks.fast import norm_relu as plain
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
@@ -32,7 +35,7 @@ class NormRelu(Protocol):
         norm: Norm,
         sums: Tensor | None,
         *,
-        beside: Tensor | None = None,
+        side_gradient: Tensor | None = None,
         past: Tensor | None = None,
     ) -> Tensor:
         """Return the gradient before the norm."""
@@ -78,10 +81,26 @@ class Links:
     ) -> Tensor:
         """Take a gradient back through a convolution and a convolved shortcut, then ReLU and norm; add `past`."""
         size = seen.maps.shape[2:]
-        beside = None if side is None else side.convolution.backward(side.maps, size)
+        side_gradient = None if side is None else side.convolution.backward(side.maps, size)
         arrived = convolution.backward(gradient, size)
-        return self.norm_relu.backward(arrived, seen, norm, sums, beside=beside, past=past)
+        return self.norm_relu.backward(arrived, seen, norm, sums, side_gradient=side_gradient, past=past)
 
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
         """Return the float32 gradient of the images, given the gradient of the stem's maps."""
         return stem.backward(gradient, gradient.shape[2:])[:, : stem.source.weight.shape[1]].float()
+
+
+def links_for(device: torch.device, dtype: torch.dtype) -> Links:
+    """Return the links that are fastest on a device."""
+    if device.type != "cuda":
+        return Links(plain)
+    # Imported here: PyTorch for CPUs comes without Triton.
+    from rrbench.networks.fast import norm_relu_kernels
+
+    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
+    # Gluon is experimental in Triton; a later version may drop it.
+    if dtype != torch.bfloat16 or not is_hopper or find_spec("triton.experimental.gluon") is None:
+        return Links(norm_relu_kernels)
+    from rrbench.networks.fast.fused_links import FusedLinks
+
+    return FusedLinks()

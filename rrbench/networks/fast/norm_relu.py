@@ -83,15 +83,15 @@ def backward(
     norm: Norm,
     sums: Tensor | None,
     *,
-    beside: Tensor | None = None,
+    side_gradient: Tensor | None = None,
     past: Tensor | None = None,
 ) -> Tensor:
     """Return the gradient of `maps + skip`, given the gradient of the result.
 
-    `sums` start as zeros and become the gradients of the norm's bias and weight. `beside` is another part of the
+    `sums` start as zeros and become the gradients of the norm's bias and weight. `side_gradient` is another part of the
     result's gradient; `past` is a gradient that reached `maps + skip` directly.
     """
-    whole = gradient.float() if beside is None else gradient.float() + beside.float()
+    whole = gradient.float() if side_gradient is None else gradient.float() + side_gradient.float()
     passed = whole * ((seen.maps if sums is None else _normal(*seen, norm)) > 0)
     if sums is not None:
         standard = (seen.maps.float() - _wide(seen.mean)) * _wide(seen.inverse)

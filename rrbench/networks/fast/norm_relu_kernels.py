@@ -61,16 +61,16 @@ def backward(
     norm: Norm,
     sums: Tensor | None,
     *,
-    beside: Tensor | None = None,
+    side_gradient: Tensor | None = None,
     past: Tensor | None = None,
 ) -> Tensor:
     """Do as `norm_relu.backward`."""
     if sums is not None:
         rows, channels, width = _shape(seen.maps)
-        given = (gradient, gradient if beside is None else beside, *seen, norm.weight, norm.bias)
-        flags = (channels, beside is not None, width, ROWS, TILES)
+        given = (gradient, gradient if side_gradient is None else side_gradient, *seen, norm.weight, norm.bias)
+        flags = (channels, side_gradient is not None, width, ROWS, TILES)
         _back_sums[_sum_grid(rows, channels, width)](*given, sums, rows, *flags, num_warps=WARPS)
-    return unnormalise(gradient, seen, norm, sums, beside=beside, past=past)
+    return unnormalise(gradient, seen, norm, sums, side_gradient=side_gradient, past=past)
 
 
 def unnormalise(
@@ -79,7 +79,7 @@ def unnormalise(
     norm: Norm,
     sums: Tensor | None,
     *,
-    beside: Tensor | None = None,
+    side_gradient: Tensor | None = None,
     past: Tensor | None = None,
 ) -> Tensor:
     """Do as `backward`, given the sums of what ReLU lets through and of its product with the normalised maps."""
@@ -87,7 +87,7 @@ def unnormalise(
     rows, channels, width = _shape(maps)
     _backward[(triton.cdiv(rows, ROWS), channels // width)](
         gradient,
-        gradient if beside is None else beside,
+        gradient if side_gradient is None else side_gradient,
         gradient if past is None else past,
         *seen,
         norm.weight,
@@ -97,7 +97,7 @@ def unnormalise(
         rows,
         channels,
         sums is not None,
-        beside is not None,
+        side_gradient is not None,
         past is not None,
         width,
         ROWS,
@@ -207,7 +207,7 @@ def _forward(
 @triton.jit
 def _back_sums(
     gradient,
-    beside,
+    side_gradient,
     maps,
     seen_mean,
     seen_inverse,
@@ -237,7 +237,7 @@ def _back_sums(
             value = tl.load(maps + where, inside, 0.0).to(tl.float32)
             slope = tl.load(gradient + where, inside, 0.0).to(tl.float32)
             if has_beside:
-                slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
+                slope += tl.load(side_gradient + where, inside, 0.0).to(tl.float32)
             slope = tl.where(value * scale + shift > 0, slope, 0.0)
             first += slope
             second += slope * (value - mean) * inverse
@@ -248,7 +248,7 @@ def _back_sums(
 @triton.jit
 def _backward(
     gradient,
-    beside,
+    side_gradient,
     past,
     maps,
     seen_mean,
@@ -278,7 +278,7 @@ def _backward(
     given = tl.load(gradient + where, inside, 0.0)
     slope = given.to(tl.float32)
     if has_beside:
-        slope += tl.load(beside + where, inside, 0.0).to(tl.float32)
+        slope += tl.load(side_gradient + where, inside, 0.0).to(tl.float32)
     slope = tl.where((value * scale + shift if training else value) > 0, slope, 0.0)
     if training:
         first = tl.load(sums + columns)[None, :] / rows

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rrbench.networks.fast.chosen_links import links_for
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
-from rrbench.networks.fast.links import Side
+from rrbench.networks.fast.links import Side, links_for
 from rrbench.networks.fast.norm_relu import Norm, Seen, Sums
 
 

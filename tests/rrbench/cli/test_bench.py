@@ -97,7 +97,7 @@ def test_short_precision_is_held_against_float32_whole_and_with_a_short_way_back
 
     climb = Instrumented.climb
     monkeypatch.setattr(Instrumented, "climb", noted)
-    short = replace(arena, subject=replace(arena.subject, precision="bf16"))
+    short = replace(arena, measured=replace(arena.measured, precision="bf16"))
     lines = [each for each in attacks.pgd(short, frozenset()) if isinstance(each, Measurement)]
     names = ["rrbench", "rrbench in fp32", "rrbench in fp32, back in tf32"]
     assert [(each.implementation, each.precision) for each in lines[:3]] == list(
@@ -108,10 +108,10 @@ def test_short_precision_is_held_against_float32_whole_and_with_a_short_way_back
 
 
 def test_peers_leave_no_trace_on_the_network(arena: attacks.Arena) -> None:
-    before = {name: tensor.clone() for name, tensor in arena.subject.network.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in arena.measured.network.state_dict().items()}
     list(attacks.pgd(arena, frozenset()))
-    assert all(parameter.grad is None for parameter in arena.subject.network.parameters())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in arena.subject.network.state_dict().items())
+    assert all(parameter.grad is None for parameter in arena.measured.network.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in arena.measured.network.state_dict().items())
 
 
 def test_the_operations_of_a_gradient_are_counted_by_hand(arena: attacks.Arena) -> None:

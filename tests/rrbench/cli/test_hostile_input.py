@@ -24,7 +24,7 @@ from rrbench.measuring.store import Store
 from rrbench.numbers import read_fraction, read_whole
 from rrbench.progress import Lines
 from rrbench.rows.record import read_cell
-from rrbench.rows.row import ResultRow, from_json, read_rows, to_csv
+from rrbench.rows.row import ResultRow, read_rows, row_of_json, to_csv
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, read_scores
 from small_run import small_run
 
@@ -331,10 +331,10 @@ def test_a_message_is_one_short_line() -> None:
 
 def test_a_row_of_numbers_without_end_is_refused() -> None:
     values = dataclasses.asdict(ROW)
-    assert from_json(values) == ROW
+    assert row_of_json(values) == ROW
     for change in ({"seed": 2**63}, {"gradients": 10**400}, {"acc_all": float("nan")}, {"seed": True}):
         with pytest.raises((TypeError, ValueError), match=r"."):
-            from_json(values | change)
+            row_of_json(values | change)
 
 
 def test_a_csv_with_a_field_without_end_is_one_line(tmp_path: Path) -> None:

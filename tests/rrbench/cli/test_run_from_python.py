@@ -16,7 +16,7 @@ from rrbench import UseError
 from rrbench.api import RunOptions
 from rrbench.cli.run import parse_seeds
 from rrbench.cli.run import run as command
-from rrbench.rows.row import COLUMNS, from_texts
+from rrbench.rows.row import COLUMNS, row_of_texts
 
 
 def test_run_returns_what_its_csv_holds(bench: Any) -> None:
@@ -26,7 +26,7 @@ def test_run_returns_what_its_csv_holds(bench: Any) -> None:
     assert list(frame.columns) == list(COLUMNS)
     text = pd.read_csv(bench.out / "rows.csv", dtype=str, keep_default_na=False)
     records = [{str(name): value for name, value in record.items()} for record in text.to_dict("records")]
-    stored = [dataclasses.astuple(from_texts(record)) for record in records]
+    stored = [dataclasses.astuple(row_of_texts(record)) for record in records]
     returned = [
         tuple(None if isinstance(value, float) and np.isnan(value) else value for value in line)
         for line in frame.astype(object).itertuples(index=False)

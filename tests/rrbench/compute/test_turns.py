@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rrbench.compute.turns import TURNS, Turns
-from rrbench.engines.side_by_side import beside
+from rrbench.engines.side_by_side import train_side_by_side
 from rrbench.measuring import pack
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.store import Store
@@ -182,7 +182,7 @@ def test_no_training_captures_while_another_does_more_than_replay(
         checkpoint = materials.checkpoint(training)
         return pack.add(tmp_path / "zoo", materials, training, checkpoint, "test").trained_as
 
-    ended = beside(materials, trainings(3), work, jobs=3)
+    ended = train_side_by_side(materials, trainings(3), work, jobs=3)
     assert [each.get() for each in ended] == ["standard"] * 3
     assert Watched.captures > 10
     assert set(Watched.met) == {0}
@@ -221,7 +221,7 @@ def test_on_a_gpu_no_capture_is_broken_however_trainings_meet(tmp_path: Path) ->
         pack.add(tmp_path / "zoo", materials, training, checkpoint, "test")
         return len(checkpoint.facts["log"])
 
-    ended = beside(materials, chosen, work, jobs=2)
+    ended = train_side_by_side(materials, chosen, work, jobs=2)
     assert [line for line in spoken.lines if "captured" in line or "failed" in line] == []
     assert [each.get() for each in ended] == [2 + seed % 5 for seed in range(30)]
     assert len(list((tmp_path / "zoo").glob("*.safetensors"))) == 30

@@ -51,7 +51,7 @@ def test_training_and_calibration_images_come_from_cifar10(tmp_path: Path) -> No
     for split in splits:
         lent = TinyCifar10C("fog").load(split, (tmp_path,))
         assert torch.equal(lent.images, TinyCifar10().load(split, (tmp_path,)).images)
-    assert Cifar10C("fog").trains_as == "cifar10"
+    assert Cifar10C("fog").uses_networks_of == "cifar10"
 
 
 def test_all_nineteen_corruptions_can_be_named() -> None:

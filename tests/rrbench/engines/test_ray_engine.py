@@ -17,12 +17,12 @@ import ray
 from ray.cluster_utils import Cluster
 
 from rrbench import api, engines, zoo
-from rrbench.deadline import Deadline
 from rrbench.engines import cluster as engine
 from rrbench.engines.worker import Orders, Worker
 from rrbench.errors import UseError
 from rrbench.files import provenance
 from rrbench.files.arrays import load_arrays, save_arrays
+from rrbench.planning.deadline import Deadline
 from rrbench.plugins.registry import table
 from rrbench.progress import Silent
 from rrbench.rows.row import ResultRow, read_rows

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rrbench import zoo
-from rrbench.engines.side_by_side import Stoppable, beside, default_jobs
+from rrbench.engines.side_by_side import Stoppable, default_jobs, train_side_by_side
 from rrbench.errors import CellError
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.store import Store
@@ -46,7 +46,7 @@ def trainings(count: int) -> list[Training]:
 def test_side_by_side_they_end_as_one_after_the_other(materials: Materials, tmp_path: Path, one_thread: None) -> None:
     alone = Materials(Store(tmp_path / "alone"), CPU, "fp32", (), retrain=True)
     alone.store.prepare()
-    together = [each.get() for each in beside(materials, trainings(2), materials.checkpoint, jobs=2)]
+    together = [each.get() for each in train_side_by_side(materials, trainings(2), materials.checkpoint, jobs=2)]
     assert [each.sha256 for each in together] == [alone.checkpoint(each).sha256 for each in trainings(2)]
     assert together[0].sha256 != together[1].sha256
 
@@ -61,7 +61,7 @@ def test_an_error_ends_its_own_training_alone_and_is_told_at_once(materials: Mat
         assert told.wait(10), "the error waits for the others"
         return training.seed
 
-    ended = beside(materials, trainings(3), work, jobs=2)
+    ended = train_side_by_side(materials, trainings(3), work, jobs=2)
     assert spoken.lines == ["failed: training standard+rr: diverged"]
     assert [each.result for each in ended] == [None, 1, 2]
     assert materials.report is spoken
@@ -73,7 +73,7 @@ def test_an_exit_ends_its_own_training_alone(materials: Materials) -> None:
     def work(training: Training) -> int:
         return sys.exit(0) if training.seed == 0 else training.seed
 
-    exited, *others = beside(materials, trainings(3), work, jobs=2)
+    exited, *others = train_side_by_side(materials, trainings(3), work, jobs=2)
     assert isinstance(exited.error, CellError)
     assert str(exited.error).startswith("a plugin tried to end the process (SystemExit: 0)")
     assert [each.result for each in others] == [1, 2]
@@ -96,7 +96,7 @@ def test_a_training_that_failed_lets_go_of_its_network_while_others_go_on(materi
         gc.collect()
         return held[0]() is None
 
-    failed, later = beside(materials, trainings(2), work, jobs=1)
+    failed, later = train_side_by_side(materials, trainings(2), work, jobs=1)
     assert isinstance(failed.error, torch.OutOfMemoryError)
     assert later.get()
 
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_the_others_where_they_report(materials: Materials) ->
                 raise
 
     with pytest.raises(KeyboardInterrupt):
-        beside(materials, trainings(2), work, jobs=2)
+        train_side_by_side(materials, trainings(2), work, jobs=2)
     assert ended.is_set()
 
 

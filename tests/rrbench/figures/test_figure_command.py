@@ -96,12 +96,12 @@ def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
 
 
 def test_the_command_that_measures_what_is_missing_can_be_pasted() -> None:
-    wish = FigureOptions(dataset="cifar10-c(glass_blur)", network="small-cnn(width=8)", budget="linf:8/255")
-    request = paper_request("figure5", Path("my runs"), [], wish)
+    wanted = FigureOptions(dataset="cifar10-c(glass_blur)", network="small-cnn(width=8)", budget="linf:8/255")
+    request = paper_request("figure5", Path("my runs"), [], wanted)
     error = request.missing(["x"], frameworks=["pgd-at"], rejectors=["rr", "gda*"], attacks=["pgd(steps=3)"])
     words = shlex.split(str(error).partition("to measure: ")[2])
     options = dict(zip(words[2::2], words[3::2], strict=True))
     assert words[:2] == ["rrbench", "run"]
-    assert (options["--dataset"], options["--network"]) == (wish.dataset, wish.network)
+    assert (options["--dataset"], options["--network"]) == (wanted.dataset, wanted.network)
     assert (options["--out"], options["--rejectors"]) == ("my runs", "rr,gda*")
     assert "'rr,gda*'" in str(error)  # a shell would look for such files

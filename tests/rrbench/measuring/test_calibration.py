@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.measuring.subject import Subject
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.protocols import Batch, Outputs, Rejector, Split
 
 
@@ -46,8 +46,8 @@ def calibration(rejector: Rejector, *, held_out: bool = True) -> tuple[float, fl
         "calibration": split(HELD_OUT, 100) if held_out else None,
         "test": split([0.5], 200),
     }
-    subject = Subject(Identity(), lambda name: batches[name], torch.device("cpu"), "fp32")
-    found = subject.victim(rejector, needs_scale=True).calibration
+    measured = MeasuredNetwork(Identity(), lambda name: batches[name], torch.device("cpu"), "fp32")
+    found = measured.victim(rejector, needs_scale=True).calibration
     assert found is not None
     return found.median, found.scale
 
@@ -81,8 +81,10 @@ def between(peaks: list[float], *, halves: int = 2) -> Batch:
 
 
 def scaled(rejector: Rejector, batch: Batch) -> tuple[float, float]:
-    subject = Subject(Identity(), {"train": batch, "calibration": None, "test": batch}.get, torch.device("cpu"), "fp32")
-    found = subject.victim(rejector, needs_scale=True).calibration
+    measured = MeasuredNetwork(
+        Identity(), {"train": batch, "calibration": None, "test": batch}.get, torch.device("cpu"), "fp32"
+    )
+    found = measured.victim(rejector, needs_scale=True).calibration
     assert found is not None
     return found.median, found.scale
 
@@ -136,9 +138,9 @@ def test_the_border_is_looked_for_once_for_all_rejectors_and_not_for_a_probabili
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
-    judge = Subject.judge
+    judge = MeasuredNetwork.judge
 
-    def counted(self: Subject, images: Tensor) -> Outputs:
+    def counted(self: MeasuredNetwork, images: Tensor) -> Outputs:
         asked.append(len(images))
         return judge(self, images)
 
@@ -146,14 +148,14 @@ def test_the_border_is_looked_for_once_for_all_rejectors_and_not_for_a_probabili
     class Sure(Largest):
         is_probability = True
 
-    monkeypatch.setattr(Subject, "judge", counted)
+    monkeypatch.setattr(MeasuredNetwork, "judge", counted)
     batch = between([1.0, 0.9, 0.8, 0.7])
-    subject = Subject(Identity(), {"train": batch, "test": batch}.get, torch.device("cpu"), "fp32")
-    subject.victim(Sure(), needs_scale=True)
+    measured = MeasuredNetwork(Identity(), {"train": batch, "test": batch}.get, torch.device("cpu"), "fp32")
+    measured.victim(Sure(), needs_scale=True)
     before = len(asked)
     assert asked == [4, 4]
-    subject.victim(Largest(), needs_scale=True)
+    measured.victim(Largest(), needs_scale=True)
     after = len(asked)
     assert after > before
-    subject.victim(Fitted(), needs_scale=True)
+    measured.victim(Fitted(), needs_scale=True)
     assert len(asked) == after

@@ -20,12 +20,12 @@ import pytest
 import torch
 
 from rrbench import api
+from rrbench.engines.estimate import describe_plan
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.files.disk import HERE
 from rrbench.frameworks.standard import Standard
 from rrbench.measuring import attacking
-from rrbench.measuring.estimate import describe_plan
 from rrbench.measuring.evaluation import run_attack
 from rrbench.measuring.store import Store
 from rrbench.plugins.registry import table

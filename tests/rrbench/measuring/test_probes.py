@@ -11,11 +11,11 @@ from torch import Tensor, nn
 import rrbench
 from own_network import Featured, Linear, inputs
 from rrbench import Outputs, zoo
+from rrbench.compute.looking import with_looks
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.measuring import probes
-from rrbench.measuring.looking import with_looks
-from rrbench.measuring.subject import Subject
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build, choose, expand, restore
 from rrbench.protocols import Batch, NetworkSource, Rejector, Split
@@ -228,27 +228,27 @@ def digits() -> dict[Split, Batch]:
     return {split: Digits().load(split) for split in splits}
 
 
-def subject_of(path: Path, digits: dict[Split, Batch]) -> tuple[Subject, str]:
+def measured_network_of(path: Path, digits: dict[Split, Batch]) -> tuple[MeasuredNetwork, str]:
     checkpoint = read_checkpoint(path)
     trained = checkpoint.facts["training_key"]
     own = build(Rejector, choose("rejector", trained or "confidence", load_preset("quick"), "digits"))
     network = build(NetworkSource, restore("network", checkpoint.facts["network"])).build(Digits().info, own)
     load_weights(network, checkpoint)
-    return Subject(network, lambda split: digits[split], torch.device("cpu"), "fp32"), trained
+    return MeasuredNetwork(network, lambda split: digits[split], torch.device("cpu"), "fp32"), trained
 
 
 @pytest.mark.parametrize("file", shipped())
 def test_what_ships_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> None:
-    subject, trained = subject_of(shipped()[file], digits)
-    assert subject.doubts() == []
+    measured, trained = measured_network_of(shipped()[file], digits)
+    assert measured.doubts() == []
     names = [name for name in TESTED["rejector"] if not trained and "@" not in expand("rejector", name)]
     looked = 0
     for text in [trained] if trained else [expand("rejector", name) for name in names]:
         rejector = build(Rejector, choose("rejector", text, load_preset("quick"), "digits"))
         if rejector.has_training() and not trained:
             continue
-        looking = Subject(with_looks(subject.network, rejector), subject.load, subject.device, "fp32")
-        asked = looking if rejector.has_look() else subject
+        looking = MeasuredNetwork(with_looks(measured.network, rejector), measured.load, measured.device, "fp32")
+        asked = looking if rejector.has_look() else measured
         victim = asked.victim(rejector, needs_scale=False)
         assert asked.doubts(victim.rejector) == [], text
         looked += 1
@@ -270,13 +270,13 @@ class Short(nn.Module):
 
 @pytest.mark.parametrize("file", [name for name in shipped() if "pgd-at-" in name or "trades+rr" in name])
 def test_a_network_that_works_in_bf16_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> None:
-    subject, _ = subject_of(shipped()[file], digits)
-    subject.network = Short(subject.network)
-    assert subject.doubts() == []
+    measured, _ = measured_network_of(shipped()[file], digits)
+    measured.network = Short(measured.network)
+    assert measured.doubts() == []
 
 
 def test_a_network_is_looked_at_once(digits: dict[Split, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, _ = subject_of(next(iter(shipped().values())), digits)
+    measured, _ = measured_network_of(next(iter(shipped().values())), digits)
     answers = iter([[probes.Doubt("once")]])
     monkeypatch.setattr(probes, "of_network", lambda *given: next(answers))
-    assert subject.doubts() == subject.doubts() == [probes.Doubt("once")]
+    assert measured.doubts() == measured.doubts() == [probes.Doubt("once")]

@@ -18,10 +18,10 @@ from made_up_plugins import METRICS
 from own_network import Linear, inputs
 from plan_parts import attacks, plan
 from rrbench import api, zoo
+from rrbench.engines.estimate import describe_plan, seconds_of
 from rrbench.errors import UseError
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
-from rrbench.measuring.estimate import describe_plan, seconds_of
 from rrbench.planning.cells import Cell, attack_key, cell_key
 from rrbench.planning.units import units_of
 from rrbench.plugins.registry import table

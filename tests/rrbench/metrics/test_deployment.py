@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rrbench.metrics.deployment import (
     FOLDS,
-    Clean,
+    CleanScores,
     Deployed,
     accepted_by,
     deploy_threshold,
@@ -33,8 +33,8 @@ def clean_of(
     correct: NDArray[np.bool_],
     apart: tuple[NDArray[Any], NDArray[Any]] = NONE,
     own: float | None = None,
-) -> Clean:
-    return Clean(certainty, correct, fold_of(np.arange(certainty.size)), *apart, own)
+) -> CleanScores:
+    return CleanScores(certainty, correct, fold_of(np.arange(certainty.size)), *apart, own)
 
 
 # Worked by hand.
@@ -118,7 +118,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 # Draws, by the slow way.
 
-Case = tuple[Clean, NDArray[Any], NDArray[np.bool_]]
+Case = tuple[CleanScores, NDArray[Any], NDArray[np.bool_]]
 
 
 @st.composite
@@ -127,7 +127,7 @@ def cases(draw: st.DrawFn) -> Case:
     size, apart = draw(st.integers(6, 30)), draw(st.sampled_from([0, 0, 7]))
     own = draw(st.sampled_from([None, None, None, 3.0]))
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    clean = Clean(
+    clean = CleanScores(
         rng.integers(0, 9, size).astype(float),
         rng.random(size) < 0.8,
         fold_of(rng.permutation(size)),
@@ -161,7 +161,7 @@ def test_an_interval_is_wider_where_few_inputs_fix_the_threshold() -> None:
     certainty, attacked = rng.normal(2, 1, 2000), rng.normal(0.5, 1, 2000)
     correct, right = np.ones(2000, dtype=bool), rng.random(2000) < 0.3
 
-    def width(clean: Clean) -> float:
+    def width(clean: CleanScores) -> float:
         draws = deployed_draws(clean, attacked, right, resamples=300, seed=0)["robust"]
         low, high = np.percentile(draws, (2.5, 97.5))
         return float(high - low)

@@ -12,7 +12,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.digits import Digits
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast.chosen_links import links_for
+from rrbench.networks.fast.links import links_for
 from rrbench.networks.fast.norm_relu import Norm, Sums
 from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.plugins.config import load_preset
@@ -272,17 +272,22 @@ def test_norm_and_relu_are_pytorchs(device: str, has_more: bool, training: bool,
         module.bias.normal_()
     shared = copy.deepcopy(module)
     norm = Norm.of(shared)
-    maps, skip, gradient, beside, past = (draw() for _ in range(5))
+    maps, skip, gradient, side_gradient, past = (draw() for _ in range(5))
     sums = Sums(2 * channels, maps.device)
     zeros = [sums.take(channels) if training else None for _ in range(2)]
     functions = links_for(maps.device, torch.float32).norm_relu
     _, active, seen = functions.forward(maps, skip if has_more else None, norm, zeros[0])
     found = functions.backward(
-        gradient, seen, norm, zeros[1], beside=beside if has_more else None, past=past if has_more else None
+        gradient,
+        seen,
+        norm,
+        zeros[1],
+        side_gradient=side_gradient if has_more else None,
+        past=past if has_more else None,
     )
     total = (maps + skip if has_more else maps).requires_grad_()
     expected = module(total).relu()
-    (slope_there,) = torch.autograd.grad(expected, total, gradient + beside if has_more else gradient)
+    (slope_there,) = torch.autograd.grad(expected, total, gradient + side_gradient if has_more else gradient)
     torch.testing.assert_close(active, expected.detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found, slope_there + past if has_more else slope_there, rtol=1e-3, atol=1e-4)
     assert shared.running_var is not None

@@ -28,7 +28,7 @@ from rrbench.progress import Silent
 TRITON = Path(sys.prefix) / "triton"
 NUMBERS = {"rows": "i32", "positions": "i32", "tiles": "i32", "eps": "fp32", "momentum": "fp32"}
 NORM = {"channels": 160, "width": 32, "height": 64, "tiles": 4}
-NORM_MAPS = ("maps", "skip", "total", "active", "gradient", "beside", "past", "result")
+NORM_MAPS = ("maps", "skip", "total", "active", "gradient", "side_gradient", "past", "result")
 STEM = {"colours": 3, "height": 9, "width": 8, "outputs": 64, "lanes": 8, "rows": 128}
 STEM_MAPS = ("maps", "gradient", "weight")
 RUNNING = ("seen_inverse", "norm_weight", "norm_bias", "running_mean", "running_variance")
@@ -220,9 +220,9 @@ def compare(kernels: Any, channels: int, *, training: bool, has_more: bool) -> N
         drawn = torch.randn(3, channels, 15, 13, generator=generator)
         return drawn.contiguous(memory_format=torch.channels_last)
 
-    maps, skip, gradient, beside, past = (draw() for _ in range(5))
+    maps, skip, gradient, side_gradient, past = (draw() for _ in range(5))
     weight, bias, mean, variance = torch.rand(4, channels, generator=generator) + 0.5
-    more = {"beside": beside, "past": past} if has_more else {}
+    more = {"side_gradient": side_gradient, "past": past} if has_more else {}
     found: list[list[Tensor]] = []
     for way in (kernels, norm_relu):
         norm = Norm(weight, bias, mean.clone(), variance.clone(), eps=1e-5, momentum=0.1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rrbench
-from rrbench.measuring.estimate import RATES
+from rrbench.engines.estimate import RATES
 from rrbench.paper.cells import cells_of, table_names
 from rrbench.rows.row import ResultRow, read_rows, write_rows
 

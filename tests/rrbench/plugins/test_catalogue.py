@@ -75,7 +75,7 @@ def test_cards_tell_settings_from_class_variables() -> None:
     assert adaptive.settings["objective"] == ""
     assert adaptive.settings["eta"] == "0.1:1"
     assert corrupted.settings == {"corruption": "", "severity": "none"}
-    assert corrupted.attributes["trains_as"] == "cifar10"
+    assert corrupted.attributes["uses_networks_of"] == "cifar10"
     assert by_name("framework")["pgd-at"].settings["eps"] == "8/255"
 
 

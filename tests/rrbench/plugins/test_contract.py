@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from rrbench.datasets.cifar10_c import Cifar10C
 from rrbench.errors import UseError
 from rrbench.plugins.contract import check_class, check_inherited
 from rrbench.plugins.registry import find, table
@@ -69,9 +70,19 @@ class OtherNorm(Pgd):
     norms = frozenset({"l1"})
 
 
+class OldWord(Coupled):
+    trains_as = "rr"
+
+
+class OldWordOfData(Cifar10C):
+    trains_as = "cifar10"
+
+
 @pytest.mark.parametrize(
     ("plugin", "line"),
     [
+        (OldWord, "OldWord.trains_as has another name now: write inherits_training_of instead"),
+        (OldWordOfData, "OldWordOfData.trains_as has another name now: write uses_networks_of instead"),
         (
             WithKey,
             "WithKey writes training_key, which rrbench makes itself now: delete it, and name in after_training "
@@ -113,7 +124,7 @@ def test_the_right_ones_pass() -> None:
 class Half(RR):
     """Says that it trains as rr, and has a loss of its own."""
 
-    trains_as = "rr"
+    inherits_training_of = "rr"
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
         return classifier_loss
@@ -122,7 +133,9 @@ class Half(RR):
 def test_who_trains_as_another_must_have_its_methods() -> None:
     check_inherited({"rr": RR, "coupled": Coupled}, "coupled")
     for classes in ({"rr": RR, "half": Half}, {"half": Half}):
-        with pytest.raises(TypeError, match=r"^Half trains as 'rr' but not by its methods: delete trains_as$"):
+        with pytest.raises(
+            TypeError, match=r"^Half trains as 'rr' but not by its methods: delete inherits_training_of$"
+        ):
             check_inherited(classes, "half")
 
 

@@ -20,8 +20,8 @@ from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.measuring.evaluation import fresh_member, run_attack
 from rrbench.measuring.materials import Materials
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
-from rrbench.measuring.subject import Subject
 from rrbench.names import Choice
 from rrbench.plugins.registry import table
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
@@ -266,11 +266,11 @@ def test_a_network_that_answers_in_the_same_memory_is_read_in_time() -> None:
     assert torch.equal(joined, images.flatten(1)[:, :2])
 
 
-def test_an_attack_on_a_subject_leaves_its_data_alone() -> None:
+def test_an_attack_on_a_measured_network_leaves_its_data_alone() -> None:
     images, labels = inputs(8)
     batch = Batch(images.clone(), labels.clone(), torch.arange(8))
-    subject = Subject(rrbench.wrap(Linear()), lambda split: batch, torch.device("cpu"), "fp32")
-    victim = Victim(subject.network, Kd())
-    run_attack(subject, victim, Greying(), "greying", Budget("linf", NO_BUDGET.radius), 0, lambda done: None)
+    measured = MeasuredNetwork(rrbench.wrap(Linear()), lambda split: batch, torch.device("cpu"), "fp32")
+    victim = Victim(measured.network, Kd())
+    run_attack(measured, victim, Greying(), "greying", Budget("linf", NO_BUDGET.radius), 0, lambda done: None)
     assert torch.equal(batch.images, images)
     assert torch.equal(batch.labels, labels)

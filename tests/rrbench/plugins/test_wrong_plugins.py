@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
+from rrbench.engines.estimate import describe_plan
 from rrbench.errors import UseError
-from rrbench.measuring.estimate import describe_plan
 from rrbench.planning.cells import training_key
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs

@@ -7,9 +7,9 @@ import pytest
 import rrbench
 from own_network import Linear, inputs, measure
 from rrbench import Attack
-from rrbench.frames import to_frame
 from rrbench.report.measurements import rows_table
-from rrbench.rows.row import ResultRow, from_texts
+from rrbench.rows.frames import to_frame
+from rrbench.rows.row import ResultRow, row_of_texts
 from rrbench.rows.sight import attack_text, is_blind, looks
 from rrbench.rows.tables import pivot_table, results_table
 from rrbench_attacks.pgd import Pgd
@@ -77,7 +77,7 @@ def test_the_row_of_somebodys_own_attack_says_whether_it_looks() -> None:
         assert isinstance(attack, Attack)
         found = measure(Linear(), "confidence", attack, inputs(20), budget="linf:1/50")
         texts = {str(key): "" if value is None or value != value else str(value) for key, value in found.items()}
-        assert looks(from_texts(texts)) is expected
+        assert looks(row_of_texts(texts)) is expected
 
 
 def test_five_rows_of_one_call_doubt_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_five_rows_of_one_call_doubt_each_other(monkeypatch: pytest.MonkeyPatch)
         seen.append(len(rows))
         return [dataclasses.replace(each, note="weak: by far") for each in rows]
 
-    monkeypatch.setattr("rrbench.own_models.with_doubts", doubting)
+    monkeypatch.setattr("rrbench.own_models.with_weak_notes", doubting)
     frame = rrbench.evaluate(Linear(), "confidence", "adaptive(ce+rcon,steps=1)", inputs(20), budget="linf:1/50")
     assert (seen, list(frame.note)) == ([1], ["weak: by far"])
 

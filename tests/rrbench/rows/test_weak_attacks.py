@@ -4,7 +4,7 @@ from itertools import permutations
 from typing import Any
 
 from rrbench.rows.row import ResultRow
-from rrbench.rows.weak_attacks import family, with_doubts
+from rrbench.rows.weak_attacks import family, with_weak_notes
 
 
 def row(attack: str, acc_all: float, *, gradients: float = 10, **changes: Any) -> ResultRow:
@@ -18,7 +18,7 @@ def row(attack: str, acc_all: float, *, gradients: float = 10, **changes: Any) -
 
 
 def notes(*rows: ResultRow) -> list[str]:
-    return [each.note for each in with_doubts(rows)]
+    return [each.note for each in with_weak_notes(rows)]
 
 
 def pgd(steps: int, acc_all: float, restarts: int = 1, **changes: Any) -> ResultRow:
@@ -79,10 +79,10 @@ def test_clean_rows_and_failed_rows_are_left_alone() -> None:
 
 
 def test_other_notes_stay_and_doubts_do_not_pile_up() -> None:
-    once = with_doubts([pgd(10, 80.0, note="oracle: knows the labels"), pgd(100, 70.0)])
+    once = with_weak_notes([pgd(10, 80.0, note="oracle: knows the labels"), pgd(100, 70.0)])
     assert once[0].note.startswith("oracle: knows the labels; weak: more steps")
-    assert with_doubts(once) == once
-    assert with_doubts(once[:1])[0].note == "oracle: knows the labels"
+    assert with_weak_notes(once) == once
+    assert with_weak_notes(once[:1])[0].note == "oracle: knows the labels"
 
 
 def test_rows_with_settings_that_tell_nothing_are_compared_with_nobody() -> None:
@@ -118,7 +118,7 @@ def test_an_adaptive_attack_that_another_adaptive_one_beats_by_more_than_a_few_p
 
 def test_of_two_attacks_that_show_the_same_the_same_one_is_named_in_any_order() -> None:
     rows = [adaptive(90.0), *(pgd(steps, 50.0, deploy_robust=80.0) for steps in (5, 6, 7))]
-    found = {with_doubts(some)[some.index(rows[0])].note for some in map(list, permutations(rows))}
+    found = {with_weak_notes(some)[some.index(rows[0])].note for some in map(list, permutations(rows))}
     assert found == {"weak: pgd5, which does not look at the rejector, leaves deploy_robust 10.0 points lower"}
 
 
@@ -150,10 +150,10 @@ def test_an_attack_of_which_nobody_knows_whether_it_looks_is_not_doubted_for_it(
 
 def test_of_a_file_that_may_be_a_part_earlier_doubts_are_kept() -> None:
     doubted = adaptive(98.0, note="weak: pgd20 takes more")
-    assert with_doubts([doubted], is_whole=False) == [doubted]
-    found = with_doubts([adaptive(98.0), pgd(20, 80.0, deploy_robust=86.0)], is_whole=False)
+    assert with_weak_notes([doubted], is_whole=False) == [doubted]
+    found = with_weak_notes([adaptive(98.0), pgd(20, 80.0, deploy_robust=86.0)], is_whole=False)
     assert found[0].note.startswith("weak: pgd20, which")
-    assert with_doubts(found, is_whole=False) == found
+    assert with_weak_notes(found, is_whole=False) == found
 
 
 def test_an_attack_that_changes_no_prediction_is_not_weak_because_others_do() -> None:

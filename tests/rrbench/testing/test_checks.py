@@ -172,7 +172,7 @@ def test_who_says_that_it_trains_as_another_is_held_to_it() -> None:
     assert sentence in map(str, rejector_checks(Coupled()))
     assert failures(rejector_checks(Coupled())) == {}
     found = failures(rejector_checks(dataclass(Other)()))
-    assert found[sentence] == "it has other losses than 'rr': delete trains_as"
+    assert found[sentence] == "it has other losses than 'rr': delete inherits_training_of"
 
 
 # Attacks.

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rrbench.compute.devices import describe
+from rrbench.engines.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.files.arrays import save_arrays
-from rrbench.measuring.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Runner
 from rrbench.measuring.store import Store

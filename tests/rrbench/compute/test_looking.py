@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
+from rrbench.compute.looking import Looking, with_looks, without_looks
 from rrbench.files.arrays import load_arrays
-from rrbench.measuring.looking import Looking, with_looks, without_looks
 from rrbench.measuring.store import Store
 from rrbench.planning.cells import attack_key
 from rrbench.planning.plan import Request, make_plan

@@ -1,4 +1,4 @@
-"""A network with its data: its outputs on clean inputs, and the victims that it forms with rejectors."""
+"""The network that is measured, with its data: its clean outputs, and the victims that it forms with rejectors."""
 
 import math
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from rrbench.compute.batching import batch_size, forward
 from rrbench.compute.devices import Precision, make_twin, tf32
 from rrbench.compute.eval_mode import frozen
+from rrbench.compute.looking import without_looks
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError
 from rrbench.lending import kept
 from rrbench.measuring import probes
 from rrbench.measuring.calibration import Border, find_border, scale_of
-from rrbench.measuring.looking import without_looks
 from rrbench.measuring.probes import Doubt
-from rrbench.metrics.deployment import Clean, fold_of, fold_thresholds
+from rrbench.metrics.deployment import CleanScores, fold_of, fold_thresholds
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.guards import check_alone, fit
 from rrbench.protocols import (
@@ -35,8 +35,8 @@ from rrbench.protocols import (
 
 
 @dataclass
-class Subject:
-    """A network with its data on one device; its outputs on clean inputs are computed once."""
+class MeasuredNetwork:
+    """The network that is measured, with its data on one device; its outputs on clean inputs are computed once."""
 
     network: nn.Module
     load: Callable[[Split], Batch | None]  # None: the user gave no such data
@@ -137,7 +137,7 @@ class Subject:
             median, scale = scale_of(certainty[correct], self._at_border(rejector, split, scaling))
         return Calibration(max(folds), median, scale, tuple(folds))
 
-    def clean(self, rejector: Rejector, count: int | None = None) -> Clean:
+    def clean(self, rejector: Rejector, count: int | None = None) -> CleanScores:
         """Return a fitted rejector's certainties on clean inputs; with `count`, only on the first measured inputs.
 
         Calibration inputs fix thresholds if none of them is measured. Those of CIFAR are test images: there all
@@ -148,7 +148,7 @@ class Subject:
         others: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
         if apart is not None:
             others = self._clean_scores(rejector, "calibration", apart)
-        return Clean(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
+        return CleanScores(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
 
     def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
         """Return certainties on the border between classes; empty for a probability, which needs no scale."""

@@ -1,8 +1,7 @@
-"""Rows and the paper's tables as pandas DataFrames."""
+"""`rrbench.table`: rows, or a table of the paper, as a pandas DataFrame."""
 
-import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,15 +11,11 @@ from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.rows.currency import noted
-from rrbench.rows.row import COLUMNS, ResultRow, read_rows
-from rrbench.rows.weak_attacks import with_doubts
+from rrbench.rows.frames import to_frame
+from rrbench.rows.row import read_rows
+from rrbench.rows.weak_attacks import with_weak_notes
 
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")
-
-
-def to_frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
-    """Return rows as a DataFrame with the CSV's columns."""
-    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
 
 
 def table(
@@ -41,7 +36,7 @@ def table(
     if not is_paper_name(os.fspath(results)):
         if folders is not None or dataset or network or preset:
             raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
-        return to_frame(noted(with_doubts(read_rows(Path(results)), is_whole=False)))
+        return to_frame(noted(with_weak_notes(read_rows(Path(results)), is_whole=False)))
     selection = Selection(os.fspath(results), dataset, network, preset)
     tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])
     frame = pd.DataFrame([record_of(each) for each in tables.judged], columns=[*FIELDS, *MEASURED_FIELDS])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rrbench.api import RunOptions, prepare
-from rrbench.deadline import Deadline, read_deadline
 from rrbench.engines import local
 from rrbench.errors import StoppedError, UseError
 from rrbench.measuring.store import Store
+from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.units import Unit
 from rrbench_baselines.confidence import Confidence
 from spoken import Spoken
