@@ -16,6 +16,7 @@ from rrbench.metrics.measures import risk_coverage
 from rrbench.metrics.resampling import risk_coverage_band
 from rrbench.names import unknown
 from rrbench.rows.row import ResultRow, order
+from rrbench.rows.scores import Scores
 from rrbench.rows.tables import budget_text
 
 Floats = NDArray[np.float64]
@@ -108,9 +109,18 @@ def budget_order(row: ResultRow) -> tuple[bool, bool, Fraction]:
 
 def curve_of(cell: Scored) -> Curve:
     """Compute a cell's curve and band from its scores."""
-    certainty, correct = cell.scores.certainty, cell.scores.correct
+    certainty, correct = at_its_boldest(cell.scores)
     low, high = risk_coverage_band(certainty, correct, GRID, RESAMPLES, derive(cell.row.seed, "bootstrap"))
     return Curve(cell.row, *risk_coverage(certainty, correct), low, high)
+
+
+def at_its_boldest(scores: Scores) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return certainty and correctness of the boldest wrong image that the attack saw, or of its answer if it saw none.
+
+    That image is an attacker's best choice at every threshold.
+    """
+    is_wrong = scores.boldest_certainty > -np.inf
+    return np.where(is_wrong, scores.boldest_certainty, scores.certainty), scores.correct & ~is_wrong
 
 
 def _shown(curve: Curve) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import stored_scores
 from figure_cells import NAMES, scores_of
 from rrbench import figures
 from rrbench.errors import UseError
@@ -17,7 +18,7 @@ from rrbench.figures import features
 from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
 from rrbench.figures.certainty import couple
 from rrbench.figures.request import FigureOptions, paper_request
-from rrbench.figures.risk_coverage import GRID, by_budget, curve_of, draw_risk_coverage
+from rrbench.figures.risk_coverage import GRID, at_its_boldest, by_budget, curve_of, draw_risk_coverage
 from rrbench.figures.scored import Scored, victim_label
 from rrbench.figures.style import look, save
 from rrbench.figures.temperature import sweep
@@ -181,11 +182,22 @@ def test_risk_coverage_shows_each_rejector_under_its_worst_attack(
         f"{cell.row.rejector} ({cell.row.trained_as})" for cell in groups["linf:3/20"]
     ]
     for item, cell in zip(panel.lines, groups["linf:3/20"], strict=True):
-        coverage, risk = risk_coverage(cell.scores.certainty, cell.scores.correct)
+        coverage, risk = risk_coverage(*at_its_boldest(cell.scores))
         shown = coverage >= 0.05
         assert np.asarray(item.get_xdata()) == pytest.approx(100 * coverage[shown])
         assert np.asarray(item.get_ydata()) == pytest.approx(100 * risk[shown])
-        assert np.diff(coverage, prepend=0) @ risk == pytest.approx(cell.row.aurc)
+        assert cell.row.aurc is not None
+        assert np.diff(coverage, prepend=0) @ risk >= cell.row.aurc - 1e-12  # never milder than the answers alone
+
+
+def test_an_input_counts_by_the_boldest_wrong_image_that_the_attack_saw() -> None:
+    """Of four inputs the second was wrong and sure on the way, though its answer is right."""
+    labels, certainty = np.array([0, 0, 0, 0]), np.array([0.9, 0.2, 0.6, 0.4])
+    boldest = np.array([-np.inf, 0.8, 0.7, -np.inf])
+    scores = stored_scores.scores_of(np.array([0, 0, 1, 0]), labels, certainty, 0.5, boldest_certainty=boldest)
+    shown, correct = at_its_boldest(scores)
+    assert shown.tolist() == [0.9, 0.8, 0.7, 0.4]
+    assert correct.tolist() == [True, False, False, True]
 
 
 def test_the_band_holds_the_curve_nearly_everywhere(cells: list[Scored]) -> None:
