@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from rrbench.datasets.cifar import Content
 from rrbench.datasets.cifar10_c import SEVERITIES, Corrupted
 from rrbench.datasets.forms import Pixels, check_arrays
 from rrbench.datasets.search import missing, reading
+from rrbench.errors import UseError
 from rrbench.files.disk import parse_json
 
 FOLDER = "CIFAR-10-C-made"
@@ -102,11 +104,15 @@ class Cifar10CMade(Corrupted):
 
     @classmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:
-        """Read every corruption whose file exists."""
+        """Read every corruption whose file exists; if CIFAR-10 is there too, it must be what was corrupted."""
         folder = cls.folder(roots)
-        there = cls.present(folder)
+        there, clean = cls.present(folder), cls.clean.where(roots)
+        source = Content.of(cls.clean.read("test", roots)).pixels if clean else ""
         for name in there:
             cls.read(folder, name, range(1, SEVERITIES + 1))
+            path = folder / f"{name}{cls.ending}"
+            if source and read_mark(path).clean_sha256 != source:
+                raise UseError(f"{path} was made from other images than those in {clean}")
         return f"{', '.join(there)}; made, not the published files"
 
 

@@ -101,8 +101,10 @@ def test_the_number_of_threads_changes_no_byte(
 
 def test_what_is_there_is_not_made_again(own: Path, frost: Path) -> None:
     (own / FOLDER / "fog.npz").unlink()
-    before = {path: path.stat().st_mtime_ns for path in (own / FOLDER).iterdir()}
+    (left := own / FOLDER / ".fog.npz.killed.ended").mkdir()  # of a killed command
+    before = {path: path.stat().st_mtime_ns for path in (own / FOLDER).glob("*.npz")}
     result = make(own, frost)
+    assert not left.exists()
     assert (result.made, result.kept) == (["fog"], [name for name in TEN if name != "fog"])
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     assert make(own, frost).made == []
@@ -252,6 +254,16 @@ def test_a_truncated_file_is_refused(own: Path) -> None:
     path = own / FOLDER / "fog.npz"
     path.write_bytes(path.read_bytes()[:-1000])
     assert f"cannot read {path}" in refuse(Cifar10CMade("fog"), own)
+
+
+def test_inspection_finds_files_that_were_made_from_other_images(own: Path) -> None:
+    assert Cifar10CMade.inspect((own,)) == f"{', '.join(TEN)}; made, not the published files"
+    arrays = content(TinyCifar10)
+    write_npz(TinyCifar10, own, arrays | {"x_test": arrays["x_test"] ^ 1})
+    with pytest.raises(UseError, match=r"glass_blur.npz was made from other images than those in"):
+        Cifar10CMade.inspect((own,))
+    (own / "cifar10.npz").unlink()
+    assert Cifar10CMade.inspect((own,)).startswith("glass_blur")
 
 
 def test_a_file_says_what_it_was_made_of(made: Path) -> None:
