@@ -1,5 +1,6 @@
 """`rrbench data`: get, make, check and list data sets."""
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,14 +65,12 @@ def make(
 ) -> None:
     """Make corruptions like those of CIFAR-10-C from the test images of CIFAR-10.
 
-    Ten corruptions at five severities, 500,000 images, are written to CIFAR-10-C-made in the data folder: 1.5 GB, about
-    five minutes on two cores. They are not the published files, and their name says so: cifar10-c-made(fog,severity=3).
-    Needs CIFAR-10 and the extra `corruptions`. What is there already is not made again.
+    Ten corruptions at five severities, 500,000 images, are written to CIFAR-10-C-made in the data folder: 1.5 GB, five
+    to ten minutes on two cores. They are not the published files, and their name says so, as in
+    cifar10-c-made(fog,severity=3). Needs CIFAR-10 and the extra `corruptions`. What is there already is not made again.
 
     Example: rrbench data make cifar10-c --frost ~/frost
     """
-    import os
-
     from rrbench.datasets.search import roots
     from rrbench.names import unknown
     from rrbench.progress import reporter
@@ -130,15 +129,15 @@ def check(
         return
     if zoo or limit or out:
         raise UseError("--zoo, --limit and --out need the name of a data set, such as cifar10-c-made")
-    for name, source in _located().items():
+    for each, source in _located().items():
         if source.where(places) is None:
-            print(f"{name}: not found")
+            print(f"{each}: not found")
             continue
         try:
-            print(f"{name}: ok, {source.inspect(places)}")
+            print(f"{each}: ok, {source.inspect(places)}")
         except UseError as problem:
-            broken.append(name)
-            print(f"{name}: broken, {problem}")
+            broken.append(each)
+            print(f"{each}: broken, {problem}")
     if broken:
         raise UseError(f"broken data sets: {', '.join(broken)}")
 
