@@ -187,7 +187,7 @@ def _show_corruptions(
         clean, accuracies = standard_accuracies(source, places, limit, find_device(device), reporter())
         inputs = f"the first {limit} images" if limit else "all images"
         show(f"Accuracy of the zoo's standard network in %, {inputs}; {clean:.1f} on clean ones", accuracies, 1)
-        print("\n".join(falls(accuracies)))
+        print("\n".join(falls(clean, accuracies)))
     if out:
         from rrbench.figures.corruption_sheet import draw_sheet
         from rrbench.figures.style import save

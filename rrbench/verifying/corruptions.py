@@ -44,14 +44,14 @@ def _standard(kind: type[Corrupted], roots: tuple[Path, ...], limit: int | None,
     return materials.subject(cell, materials.checkpoint(cell.training))
 
 
-def falls(accuracies: Mapping[str, Sequence[float]]) -> list[str]:
-    """Say where accuracy does not fall from one severity to the next."""
+def falls(clean: float, accuracies: Mapping[str, Sequence[float]]) -> list[str]:
+    """Say where accuracy does not fall from one severity to the next; the first step is from clean images."""
     exceptions = [
-        f"{name} from severity {severity} to {severity + 1}: {before:.1f} to {after:.1f}"
+        f"{name} from {f'severity {severity}' if severity else 'clean'} to {severity + 1}: {before:.1f} to {after:.1f}"
         for name, values in accuracies.items()
-        for severity, (before, after) in enumerate(pairwise(values), 1)
+        for severity, (before, after) in enumerate(pairwise([clean, *values]))
         if after >= before
     ]
-    pairs = sum(len(values) - 1 for values in accuracies.values())
-    head = f"Accuracy falls in {pairs - len(exceptions)} of {pairs} steps from one severity to the next"
+    steps = sum(map(len, accuracies.values()))
+    head = f"Accuracy falls in {steps - len(exceptions)} of {steps} steps from one severity to the next"
     return [f"{head}; it does not for", *exceptions] if exceptions else [f"{head}."]

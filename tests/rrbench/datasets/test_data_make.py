@@ -152,9 +152,10 @@ def test_check_measures_the_standard_network_of_the_zoo(small: Path, monkeypatch
 
 def test_every_step_without_a_fall_is_listed() -> None:
     falling, rising = [90.0, 80, 70, 60, 50], [90.0, 80, 80, 85, 50]
-    assert falls({"fog": falling}) == ["Accuracy falls in 4 of 4 steps from one severity to the next."]
-    assert falls({"fog": falling, "snow": rising}) == [
-        "Accuracy falls in 6 of 8 steps from one severity to the next; it does not for",
+    assert falls(95, {"fog": falling}) == ["Accuracy falls in 5 of 5 steps from one severity to the next."]
+    assert falls(90, {"snow": rising}) == [
+        "Accuracy falls in 2 of 5 steps from one severity to the next; it does not for",
+        "snow from clean to 1: 90.0 to 90.0",
         "snow from severity 2 to 3: 80.0 to 80.0",
         "snow from severity 3 to 4: 80.0 to 85.0",
     ]
