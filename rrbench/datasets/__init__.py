@@ -2,6 +2,7 @@
 
 from rrbench.datasets.cifar import Cifar10, Cifar100
 from rrbench.datasets.cifar10_c import Cifar10C
+from rrbench.datasets.cifar10_c_made import Cifar10CMade
 from rrbench.datasets.digits import Digits
 from rrbench.protocols import DataTable
 
@@ -10,4 +11,5 @@ DATASETS: DataTable = {
     "cifar10": Cifar10,
     "cifar100": Cifar100,
     "cifar10-c": Cifar10C,
+    "cifar10-c-made": Cifar10CMade,
 }

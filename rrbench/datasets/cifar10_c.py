@@ -1,6 +1,8 @@
 """CIFAR-10-C: test images corrupted in 19 ways at 5 severities (Hendrycks and Dietterich, 2019, arXiv 1903.12261)."""
 
 import os
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -39,51 +41,90 @@ SEVERITIES = 5
 
 
 @dataclass(frozen=True)
-class Cifar10C(Located):
-    """One corruption, at one severity or all five; ids are positions of the clean images."""
+class Corrupted(Located):
+    """The test images of CIFAR-10 under one corruption, at one severity or all five; ids are those of clean images."""
 
     info = cifar_info(10)
     uses_networks_of = "cifar10"
-    about = "the CIFAR-10 test images under one of 19 corruptions, as in cifar10-c(fog,severity=3)"
+    name: ClassVar[str]
+    corruptions: ClassVar[tuple[str, ...]]  # every corruption that can be named
+    ending: ClassVar[str]  # of a corruption's file
     clean: ClassVar[Cifar] = Cifar10()  # gives the training and calibration images
 
-    corruption: Corruption
+    corruption: str
     severity: int | None = None  # 1 to 5; None: all
 
     def __post_init__(self) -> None:
-        if self.corruption not in get_args(Corruption):
-            raise unknown("corruption", self.corruption, get_args(Corruption))
+        if self.corruption not in self.corruptions:
+            raise unknown("corruption", self.corruption, self.corruptions)
         if self.severity is not None and not 1 <= self.severity <= SEVERITIES:
-            raise UseError(f"cifar10-c has severities 1 to {SEVERITIES}, not {self.severity}")
+            raise UseError(f"{self.name} has severities 1 to {SEVERITIES}, not {self.severity}")
 
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
         """Return the corrupted test images; the other splits are those of CIFAR-10."""
         if split != "test":
             return self.clean.load(split, roots)
-        arrays, size = self._read(self._folder(roots), self.corruption), self.clean.layout.test
         severities = range(1, SEVERITIES + 1) if self.severity is None else [self.severity]
-        chosen = slice((severities[0] - 1) * size, severities[-1] * size)
-        batch = to_batch(Pixels(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen]), chosen.start)
+        batch = to_batch(self.read(self.folder(roots), self.corruption, severities), 0)
         # The clean image's position: a threshold that a clean image helped to fix must not judge its corrupted copy.
-        return batch._replace(ids=batch.ids % size)
+        return batch._replace(ids=batch.ids % self.clean.layout.test)
 
     @classmethod
-    def _read(cls, folder: Path, corruption: str) -> Pixels:
+    @abstractmethod
+    def read(cls, folder: Path, corruption: str, severities: Sequence[int]) -> Pixels:
+        """Read some severities of a corruption, one after the other; `severities` rise by 1."""
+
+    @classmethod
+    @abstractmethod
+    def folder(cls, roots: tuple[Path, ...]) -> Path:
+        """Return the data set's folder; a missing one is a UseError."""
+
+    @classmethod
+    def present(cls, folder: Path) -> list[str]:
+        """Return the corruptions whose files exist."""
+        return [name for name in cls.corruptions if os.path.isfile(folder / f"{name}{cls.ending}")]
+
+
+@dataclass(frozen=True)
+class Cifar10C(Corrupted):
+    """The published files."""
+
+    about = "the CIFAR-10 test images under one of 19 corruptions, as in cifar10-c(fog,severity=3)"
+    name = "cifar10-c"
+    corruptions = get_args(Corruption)
+    ending = ".npy"
+
+    corruption: Corruption
+
+    @classmethod
+    def read(cls, folder: Path, corruption: str, severities: Sequence[int]) -> Pixels:
+        """Read a part of the images; the rest of their file stays on the disk."""
+        arrays, size = cls._mapped(folder, corruption), cls.clean.layout.test
+        chosen = slice((severities[0] - 1) * size, severities[-1] * size)
+        return Pixels(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen])
+
+    @classmethod
+    def _mapped(cls, folder: Path, corruption: str) -> Pixels:
         """Memory-map the images of one corruption, in order of severity, without reading them."""
         with reading(folder / "labels.npy"):
             labels = np.load(folder / "labels.npy", allow_pickle=False)
         path = folder / f"{corruption}.npy"
         with reading(path):
             pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+            if isinstance(pixels, np.lib.npyio.NpzFile):
+                pixels.close()
+                raise ValueError("it is no published file; corruptions that were made here are cifar10-c-made")
             arrays = Pixels(pixels.transpose(0, 3, 1, 2), labels)
             check_arrays(arrays, SEVERITIES * cls.clean.layout.test, cls.info.classes)
         return Pixels(arrays.pixels, labels.astype(np.int64))
 
     @classmethod
-    def _folder(cls, roots: tuple[Path, ...]) -> Path:
+    def folder(cls, roots: tuple[Path, ...]) -> Path:
+        """Return the folder that has the labels."""
         place = cls.where(roots)
         if place is None:
-            raise missing("cifar10-c", roots, "unpack the published archive there as CIFAR-10-C")
+            remedy = "unpack the published archive there as CIFAR-10-C, or make and name cifar10-c-made instead"
+            raise missing(cls.name, roots, remedy)
         return Path(place)
 
     @classmethod
@@ -95,8 +136,8 @@ class Cifar10C(Located):
     @classmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:
         """Check every corruption whose file exists."""
-        folder, names = cls._folder(roots), get_args(Corruption)
-        there = [name for name in names if os.path.isfile(folder / f"{name}.npy")]
+        folder = cls.folder(roots)
+        there = cls.present(folder)
         for name in there:
-            cls._read(folder, name)
-        return f"{len(there)} of {len(names)} corruptions"
+            cls._mapped(folder, name)
+        return f"{len(there)} of {len(cls.corruptions)} corruptions"

@@ -130,11 +130,17 @@ def cells_of(table: str) -> tuple[PaperCell, ...]:
 
 
 def relabelled(cells: tuple[PaperCell, ...], dataset: str | None, network: str | None) -> tuple[PaperCell, ...]:
-    """Return the same table for another data set or network; cells that change lose their published values."""
+    """Return the same table for another data set or network; cells that change lose their published values.
+
+    Under a data set that stands in for the paper's own they keep them.
+    """
+    known = toml("names.toml")["dataset"]
     moved: dict[PaperCell, None] = {}
     for cell in cells:
         new = dataclasses.replace(cell, dataset=dataset or cell.dataset, arch=network or cell.arch)
-        moved[cell if new == cell else dataclasses.replace(new, value="", bold=False)] = None
+        is_like = new.dataset in (cell.dataset, *known.get(cell.dataset, {}).get("stand_ins", ()))
+        is_comparable = is_like and new.arch == cell.arch
+        moved[new if is_comparable else dataclasses.replace(new, value="", bold=False)] = None
     # Two data sets side by side become one: the paper's own cell replaces the empty copy.
     kept: dict[PaperCell, PaperCell] = {}
     for cell in moved:

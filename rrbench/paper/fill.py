@@ -6,12 +6,12 @@ With several: their mean, with Student's 95 % interval over trainings.
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rrbench.metrics.intervals import mean_interval, share_interval
 from rrbench.paper.cells import PaperCell
 from rrbench.paper.matching import Rows
-from rrbench.paper.wanted import column, is_published, never, presets_for, wanted
+from rrbench.paper.wanted import Wanted, column, is_published, never, presets_for, stand_ins, wanted
 from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow, order
 
@@ -32,6 +32,7 @@ class Filled:
     note: str = ""
     is_undefined: bool = False  # measured, but the metric has no value: all answers right, or none
     superseded: str = ""  # revisions that differ between the row and this installation
+    stand_in: str = ""  # the data set of the rows, if it is not the cell's own
 
 
 def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
@@ -39,12 +40,18 @@ def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
     reason = never(cell)
     if reason:
         return Filled(note=reason)
-    notes = []
-    for name in [preset] if preset else presets_for(cell):
-        measured = _under(cell, rows, name)
-        if measured.value is not None or measured.is_undefined:
-            return measured
-        notes += [measured.note] if measured.note else []
+    notes: list[str] = []
+    tried: set[tuple[Wanted, ...]] = set()  # two stand-ins may differ in one corruption only
+    for stand_in in ("", *stand_ins(cell.dataset)):
+        like = replace(cell, dataset=stand_in or cell.dataset)
+        for name in [preset] if preset else presets_for(cell):
+            if (needed := wanted(like, name)) in tried:
+                continue
+            tried.add(needed)
+            measured = _under(like, rows, name)
+            if measured.value is not None or measured.is_undefined:
+                return replace(measured, stand_in=stand_in)
+            notes += [f"{stand_in}: {measured.note}" if stand_in else measured.note] if measured.note else []
     return Filled(note="; ".join(notes))
 
 

@@ -1,7 +1,7 @@
 """Compares a measured cell with its published value, within the tolerances and footnotes on file. No torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rrbench.paper.cells import PaperCell, toml
@@ -52,13 +52,20 @@ class Judged:
 
 def judge(cells: Sequence[tuple[PaperCell, Filled]]) -> list[Judged]:
     """Give every cell of a table its verdict and its footnotes."""
-    return [Judged(cell, measured, _verdict(cell, measured, cells), footnotes(cell)) for cell, measured in cells]
+    return [
+        Judged(cell, measured, _verdict(cell, measured, cells), footnotes(cell, measured.stand_in))
+        for cell, measured in cells
+    ]
 
 
-def footnotes(cell: PaperCell) -> tuple[Footnote, ...]:
-    """Return the footnotes of a published cell; a relabelled cell has nothing to compare with."""
+def footnotes(cell: PaperCell, stand_in: str = "") -> tuple[Footnote, ...]:
+    """Return the footnotes of a published cell, and of the data set that stands in for its own.
+
+    A relabelled cell has nothing to compare with.
+    """
     if not is_published(cell):
         return ()
+    cell = replace(cell, dataset=stand_in or cell.dataset)
     return tuple(
         Footnote(entry["id"], entry["text"], entry["evidence"], tuple(entry["excuses"]), entry.get("everywhere", False))
         for entry in toml("footnotes.toml")["footnote"]

@@ -75,6 +75,11 @@ def presets_for(cell: PaperCell) -> tuple[str, ...]:
     return PUBLISHED_PRESETS if is_published(cell) else OTHER_PRESETS
 
 
+def stand_ins(dataset: str) -> tuple[str, ...]:
+    """Return the data sets that may fill a data set's cells if it has no row of its own."""
+    return tuple(_entry("dataset", dataset).get("stand_ins", ()))
+
+
 def is_published(cell: PaperCell) -> bool:
     """Tell whether a cell is the paper's own, including those that it prints as overflow."""
     return cell.value != ""
@@ -108,7 +113,9 @@ def wanted(cell: PaperCell, preset: str) -> tuple[Wanted, ...]:
 
 
 def _corruption(cell: PaperCell) -> str:
-    return str(_entry("attack", cell.attack).get("corruption", ""))
+    """Return the name of a cell's corruption in its data set; empty for other inputs."""
+    name = str(_entry("attack", cell.attack).get("corruption", ""))
+    return str(_entry("dataset", cell.dataset).get("corruptions", {}).get(name, name))
 
 
 def _datasets(cell: PaperCell, preset: str) -> tuple[list[str], int | None]:

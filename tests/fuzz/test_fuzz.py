@@ -16,7 +16,7 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import MISSING
+from dataclasses import MISSING, asdict
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,9 @@ from numpy.typing import NDArray
 
 from finished_run import one_cell, one_file, verify
 from hostile_values import changed_bytes, changed_json, numbers, texts
+from made_up_cifar import TinyCifar10
 from rrbench import api, cli, zoo
+from rrbench.datasets.cifar10_c_made import FOLDER, Cifar10CMade, Mark
 from rrbench.errors import CellError, UseError, one_line
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
@@ -366,6 +368,24 @@ def test_archives(box: Box, sound: Path, runs: Path, data: st.DataObject) -> Non
         shutil.copyfile(path, runs / name)
         for cell, text in kept.items():
             (runs / "cells" / cell).write_bytes(text)
+
+
+class Little(Cifar10CMade):
+    clean = TinyCifar10()
+
+
+@given(data=st.data())
+@tries(0.04)
+def test_made_corruptions(box: Box, data: st.DataObject) -> None:
+    mark = Mark(Little.name, "fog", Little.revision, 0, "", "", "")
+    images = {f"severity{number}": np.zeros((20, 32, 32, 3), np.uint8) for number in (1, 2, 3, 4, 5)}
+    text = data.draw(mostly(st.just(json.dumps(asdict(mark)).encode()), changed_json(asdict(mark))))
+    there = {"mark": np.array(text.decode(errors="replace")), "labels": np.zeros(20, np.uint8), **images}
+    path = box.inner / FOLDER / "fog.npz"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data.draw(archives(there)))
+    with box.trying("made corruptions"):
+        assert Little("fog").load("test", (box.inner,)).size == 100
 
 
 @pytest.fixture(scope="module")

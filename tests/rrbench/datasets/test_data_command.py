@@ -217,6 +217,7 @@ def test_check_reads_what_is_there_and_says_what_is_not(tmp_path: Path) -> None:
         "cifar10: ok, 50 train and 30 test images, 10 classes",
         "cifar100: not found",
         "cifar10-c: not found",
+        "cifar10-c-made: not found",
     ]
 
 
@@ -255,8 +256,10 @@ def test_list_names_every_data_set_and_its_place(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == list(DATASETS)
     assert lines[1].endswith(f"found in {tmp_path / 'cifar-10-batches-bin'}")
     assert "rrbench data get cifar100" in lines[2]
+    assert lines[3].endswith("; not found")
+    assert lines[4].endswith("not found, make it with `rrbench data make cifar10-c`")
 
 
-@pytest.mark.parametrize("command", ["get", "check", "list"])
+@pytest.mark.parametrize("command", ["get", "make", "check", "list"])
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     assert f"Example: rrbench data {command}" in call(command, "--help").stdout

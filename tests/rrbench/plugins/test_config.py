@@ -31,7 +31,7 @@ def test_every_preset_is_complete_for_every_data_set(name: str) -> None:
     config = load_preset(name)
     assert config.preset == name
     assert config.values["about"]
-    for dataset in ("digits", "cifar10", "cifar100", "cifar10-c"):
+    for dataset in ("digits", "cifar10", "cifar100", "cifar10-c", "cifar10-c-made"):
         assert config.dataset(dataset).network
         assert config.dataset(dataset).budgets
         assert config.step(dataset, "linf")
@@ -40,7 +40,7 @@ def test_every_preset_is_complete_for_every_data_set(name: str) -> None:
 
 
 @every_preset
-@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "cifar10-c"])
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "cifar10-c", "cifar10-c-made"])
 def test_cifar_is_attacked_at_8_255_in_steps_of_2_255(name: str, dataset: str) -> None:
     config = load_preset(name)
     assert config.dataset(dataset).budgets == ("linf:8/255",)

@@ -7,7 +7,7 @@ from tested_plugins import TESTED
 
 LARGE = {"wrn34-10"}  # seconds a pass
 NAMES = [name for kind in ("framework", "network", "dataset") for name in TESTED[kind] if name not in LARGE]
-TEXTS = {"cifar10-c": "cifar10-c(fog)"}
+TEXTS = {"cifar10-c": "cifar10-c(fog)", "cifar10-c-made": "cifar10-c-made(fog)"}
 
 
 @pytest.mark.parametrize(
