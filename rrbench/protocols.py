@@ -272,6 +272,7 @@ class Attack(ABC):
     revision: ClassVar[int] = 1  # raise it with every change of behaviour: keys and rows hold it
     packages: ClassVar[tuple[str, ...]] = ()  # distributions that compute its answers; its key holds their versions
     needs_budget: ClassVar[bool] = True  # False: minimal distortion, or no attack
+    certifies: ClassVar[bool] = False  # checks its answers in float32 itself: only its search may be less precise
     expand_over: ClassVar[tuple[str, tuple[str, ...]] | None] = None  # (setting, values): if not given, a cell each
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrbench.ascent import norms, project, wide
+from rrbench.ascent import judge, norms, project, wide
 from rrbench.compute.eval_mode import frozen
-from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 
@@ -161,7 +160,7 @@ def targets(classes: int) -> int:
 
 def verdicts(network: Network, images: Tensor) -> Tensor:
     """Return the logits that decide; a NaN is an error, never a robust image."""
-    found = (network.judge if isinstance(network, Instrumented) else network)(images).logits
+    found = judge(network, images).logits
     if not bool(found.isfinite().all()):
         raise CellError("NaN or infinite logits on attacked inputs")
     return found

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import Score, margin, wide
+from rrbench.ascent import Score, doubt, is_wrong, judge, margin, wide
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Outputs, Victim
 from rrbench_attacks.objectives import confidence
@@ -23,16 +23,21 @@ CHECKS = 10  # how often the progress of one descent is checked
 STALLED = 0.999999  # a loss above this share of the loss at the last check is no progress
 SHARPNESS = 40  # p of the p-norm that replaces the maximum
 WRONG = -math.inf  # floor of the normal goal: any certainty is enough
+# Of the push that a search in lower precision finds, float32 tries this share first, then larger ones until it agrees,
+# and then halves what lies between the last two HALVINGS times.
+SHARES = (0.98, 1.0, 1.004, 1.016, 1.064)
+HALVINGS = 3
 
 
 class Record:
     """Keeps, for each input, the nearest image at the goal (wrong, certainty above `floor`) and the boldest wrong one.
 
+    The search offers candidates; `accept` makes them answers once float32 finds them at the goal.
     Nothing here waits for the device; a NaN is remembered and raised once, at the end.
     """
 
-    def __init__(self, batch: Batch, certainty: Score, farthest: float) -> None:
-        self.labels, self.certainty, self.farthest = batch.labels, certainty, farthest
+    def __init__(self, batch: Batch, certainty: Score, farthest: float, doubt: float) -> None:
+        self.labels, self.certainty, self.farthest, self.doubt = batch.labels, certainty, farthest, doubt
         self.answer, self.boldest = batch.images.clone(), batch.images.clone()
         self.boldness = torch.full(batch.labels.shape, -math.inf, dtype=torch.float64, device=batch.labels.device)
         self.broken = torch.zeros_like(batch.labels, dtype=torch.bool)
@@ -42,19 +47,29 @@ class Record:
         """Begin a goal: the answers so far become the start, and distance is measured from there."""
         self.floor, self.start, self.answer = floor, self.answer, self.answer.clone()
         self.distance = torch.full_like(self.boldness, self.farthest)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a descent: only candidates that are nearer than the answers count."""
+        self.candidate, self.nearest = self.answer.clone(), self.distance.clone()
 
     def see(self, rows: Tensor, images: Tensor, outputs: Outputs, certainty: Tensor, distance: Tensor) -> Tensor:
         """Consider one candidate for each of `rows`, and tell which reach the goal."""
         certainty, distance = certainty.detach().double(), distance.double()
         wrong = outputs.logits.argmax(1) != self.labels[rows]
-        bolder = wrong & (certainty > self.boldness[rows])
+        bolder = is_wrong(outputs.logits, self.labels[rows], self.doubt) & (certainty > self.boldness[rows])
         self.boldness[rows] = torch.where(bolder, certainty, self.boldness[rows])
         self.boldest[rows] = torch.where(wide(bolder, images), images, self.boldest[rows])
         reached = wrong & (certainty > self.floor) & (distance < self.farthest)
-        nearer = reached & (distance < self.distance[rows])
-        self.distance[rows] = torch.where(nearer, distance, self.distance[rows])
-        self.answer[rows] = torch.where(wide(nearer, images), images, self.answer[rows])
+        nearer = reached & (distance < self.nearest[rows])
+        self.nearest[rows] = torch.where(nearer, distance, self.nearest[rows])
+        self.candidate[rows] = torch.where(wide(nearer, images), images, self.candidate[rows])
         return reached
+
+    def accept(self, rows: Tensor, images: Tensor, distance: Tensor) -> None:
+        """Take images at the goal as the answers of `rows`, where they are nearer than the answers so far."""
+        nearer = distance.double() < self.distance[rows]
+        self.distance[rows[nearer]], self.answer[rows[nearer]] = distance.double()[nearer], images[nearer]
 
     def moved(self) -> Moved:
         """Return what was kept; a NaN seen on the way is an error, never a robust image."""
@@ -92,6 +107,8 @@ class CarliniWagner(Attack):
     """
 
     needs_budget = False
+    certifies = True
+    revision = 2  # 1 searched in float32
     paper = "Carlini & Wagner 2017, arXiv 1608.04644"
     cost = "at most steps x searches gradients an image, twice that for goal=adaptive with start=phase1"
     farthest: ClassVar[float]  # a success must be nearer than this distance
@@ -126,13 +143,13 @@ class CarliniWagner(Attack):
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Return the nearest image found for every input, and whether one was found."""
         if self.goal == "normal":
-            record = Record(batch, confidence, self.farthest)
+            record = Record(batch, confidence, self.farthest, doubt(victim.network))
             self.search(victim.network, record)
             return record.moved()
         median = victim.calibration.median if victim.calibration else math.nan
         if math.isnan(median):
             raise CellError("the adaptive goal needs the median certainty of training inputs, and there are none")
-        record = Record(batch, victim.certainty, self.farthest)
+        record = Record(batch, victim.certainty, self.farthest, doubt(victim.network))
         if self.start == "phase1":
             self.search(victim.network, record)
         record.aim(median)
@@ -148,10 +165,51 @@ class CarliniWagner(Attack):
         low = torch.zeros_like(record.distance)
         high, weight = torch.full_like(low, HIGHEST), torch.full_like(low, self.c0)
         for _ in range(self.searches):
-            reached = self.descend(network, record, weight)
+            record.begin()
+            reached = self.descend(network, record, weight) & ~self.certify(network, record)
             high = torch.where(reached, torch.minimum(high, weight), high)
             low = torch.where(reached, low, torch.maximum(low, weight))
             weight = torch.where(high < UNBOUNDED, (low + high) / 2, weight * 10)
+
+    @torch.no_grad()
+    def certify(self, network: Network, record: Record) -> Tensor:
+        """Make answers of a descent's candidates that are at the goal in float32; tell which candidates are not.
+
+        A candidate of a search in lower precision lies near the border that float32 sees, on either side. So float32
+        looks for that border again, along the line from the start to the candidate.
+        """
+        (rows,) = (record.nearest < record.distance).nonzero(as_tuple=True)
+        if not record.doubt:  # the search itself was in float32
+            record.accept(rows, record.candidate[rows], record.nearest[rows])
+            return torch.zeros_like(record.broken)
+        low, high = torch.zeros_like(record.distance[rows]), torch.full_like(record.distance[rows], math.inf)
+        for share in SHARES:
+            trying = high.isinf()
+            there = self.take(network, record, rows[trying], torch.full_like(high[trying], share))
+            high[trying] = torch.where(there, share, high[trying])
+            low[trying] = torch.where(there, low[trying], share)
+        found = high.isfinite() & (low > 0)  # the others are at the goal with the smallest share already, or with none
+        for _ in range(HALVINGS):
+            middle = (low[found] + high[found]) / 2
+            there = self.take(network, record, rows[found], middle)
+            high[found], low[found] = torch.where(there, middle, high[found]), torch.where(there, low[found], middle)
+        failed = torch.zeros_like(record.broken)
+        failed[rows] = high.isinf()
+        return failed
+
+    def take(self, network: Network, record: Record, rows: Tensor, share: Tensor) -> Tensor:
+        """Go a share of the way from the start to the candidates; take and tell which images are at the goal."""
+        if not len(rows):
+            return torch.zeros_like(rows, dtype=torch.bool)
+        start, labels = record.start[rows], record.labels[rows]
+        images = start + wide(share, start).to(start.dtype) * (record.candidate[rows] - start)
+        images = images.clamp(0.0, 1.0)
+        outputs, distance = judge(network, images), self.distance(images - start)
+        certainty = record.certainty(outputs, labels)
+        record.broken[rows] |= certainty.isnan() | outputs.logits.isnan().any(1)
+        there = (outputs.logits.argmax(1) != labels) & (certainty > record.floor) & (distance < record.farthest)
+        record.accept(rows[there], images[there], distance[there])
+        return there
 
     def descend(self, network: Network, record: Record, weight: Tensor) -> Tensor:
         """Descend from the start with each image's weight, and tell which images reached the goal on the way.

@@ -26,7 +26,8 @@ class Rates(NamedTuple):
 
     def seconds(self, cell: Cell) -> float:
         """Return how long a cell's attack takes."""
-        is_exact = not build(Attack, cell.attack).needs_budget
+        attack = build(Attack, cell.attack)
+        is_exact = not attack.needs_budget and not attack.certifies
         return attack_gradients(cell) / (self.exact if is_exact else self.attack)
 
 

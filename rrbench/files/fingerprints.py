@@ -45,7 +45,8 @@ def _parts(thing: object, seen: set[int], depth: int) -> Iterator[bytes]:
     if isinstance(thing, Tensor):
         yield _of_tensor(thing)
     elif isinstance(thing, np.ndarray):
-        yield repr((thing.dtype, thing.shape)).encode() + thing.tobytes()
+        # A plain array: NumPy's `masked` refuses to give its bytes.
+        yield repr((thing.dtype, thing.shape)).encode() + np.asarray(thing).tobytes()
     elif isinstance(thing, str | bytes | int | float | complex | bool | types.NoneType):
         yield repr(thing).encode()
     elif id(thing) in seen or not depth:

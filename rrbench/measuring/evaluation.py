@@ -132,7 +132,7 @@ def run_attack(
     measured.doubts()  # first, since this refuses a network that writes into its images or itself
     # An answer of minimal distortion lies on the boundary: short precision could put it on the wrong side.
     # An ensemble compares verdicts, and verdicts are made in fp32.
-    is_exact = not attack.needs_budget or isinstance(attack, Ensemble)
+    is_exact = (not attack.needs_budget and not attack.certifies) or isinstance(attack, Ensemble)
     precision: Precision = "fp32" if is_exact else measured.precision
     is_blind = not attack.is_adaptive
     exact = without_looks(measured.network) if is_blind else measured.network

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
@@ -237,6 +238,27 @@ def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner) -> 
     parts = [run(attack, network, batch.at(piece), Energy(), 5.0) for piece in (slice(0, 7), slice(7, 24))]
     assert torch.equal(torch.cat([flags(part) for part in parts]), flags(whole))
     torch.testing.assert_close(torch.cat([part.images for part in parts]), whole.images, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        CwL2(c0=1, learning_rate=0.03, steps=80, searches=3),
+        CwL2("adaptive", c0=10, learning_rate=0.03, steps=80, searches=2),
+    ],
+)
+def test_a_search_in_bf16_ends_at_the_goal_in_float32_and_hardly_farther(attack: CarliniWagner) -> None:
+    network, batch = digits(30)
+    seen = Instrumented(network, "bf16", exact=network)
+    exact, fast = (run(attack, victim, batch, median=0.6) for victim in (network, seen))
+    outputs = network(fast.images)
+    certainty = Confidence().certainty(outputs)
+    there = (outputs.logits.argmax(1) != batch.labels) & ((certainty > 0.6) | (attack.goal == "normal"))
+    assert torch.equal(there, flags(fast))
+    assert torch.equal(flags(fast), flags(exact))
+    one, other = (distances(moved.images, batch, "l2")[flags(exact)].mean() for moved in (exact, fast))
+    assert float(other) == pytest.approx(float(one), rel=0.01)
+    assert flags(fast).sum() > 20
 
 
 def test_images_that_stall_leave_the_batch_and_the_released_rule_stops_all_at_once() -> None:
