@@ -94,11 +94,12 @@ def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner)
     assert round(183_240 / rates.training + 3_600 / rates.attack) == 35
 
 
-def test_an_attack_without_a_budget_takes_its_time_in_float32() -> None:
+def test_an_attack_without_a_budget_takes_its_time_in_float32_unless_it_certifies_its_answers() -> None:
     rates = Rates(attack=1000.0, training=1.0, exact=10.0)
-    planned = plan(["rr"], ["pgd10", "cw-l2(steps=5,searches=2)"], limit=20)
+    planned = plan(["rr"], ["pgd10", "cw-l2(steps=5,searches=2)", "over-reject(steps=5,searches=2)"], limit=20)
     seconds = {cell.attack.name: rates.seconds(cell) for cell in planned.cells}
-    assert seconds == {"clean": 0, "pgd": 20 * 10 / 1000.0, "cw-l2": 20 * 10 / 10.0}
+    fast, slow = 20 * 10 / 1000.0, 20 * 10 / 10.0
+    assert seconds == {"clean": 0, "pgd": fast, "cw-l2": fast, "over-reject": slow}
 
 
 def test_what_is_there_already_costs_nothing(runner: Runner) -> None:
