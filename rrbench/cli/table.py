@@ -6,6 +6,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from rrbench.cli import options
 from rrbench.errors import UseError
 
 
@@ -29,7 +30,9 @@ def table(
     layout: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
     folders: Annotated[
         list[Path] | None,
-        typer.Option("--results", help="With --paper: where rows are; may be repeated. [default: results and runs]"),
+        typer.Option(
+            "--results", help="With --paper: where rows are; may be repeated. [default: the published rows, and runs]"
+        ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="With --paper: the same table for another data set.")] = None,
     network: Annotated[str | None, typer.Option(help="With --paper: the same table for another network.")] = None,
@@ -62,7 +65,7 @@ def table(
     given = [name for name, value in (more | {"--check": check or None, "--plan": plan or None}).items() if value]
     if given:
         raise UseError(f"{', '.join(given)} needs --paper")
-    path = results or Path("runs")
+    path = options.results_at(results or Path("runs"))
     rows = noted(with_weak_notes(read_rows(path), is_whole=False))
     if not rows:
         raise UseError(f"{path} holds no rows: nothing to show")

@@ -18,6 +18,7 @@ from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
 from rrbench.rows.currency import is_current
+from rrbench.rows.published import where_scores_are
 from rrbench.rows.record import read_cells
 from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by
 from rrbench.rows.scores import Scores, read_scores
@@ -26,6 +27,7 @@ from rrbench.rows.tables import number, pivot_table
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "deploy_joint", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)
 SEED = 0
+NO_SCORES = "no score files beside the rows"
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def against_table(
 
     shown = pivot_table(rows, by, metric, layout, field)
     legend = f"({metric} minus that of {against} on the same inputs [95 % interval over examples, paired])"
-    return shown, [legend, *(f"no interval: {reason}" for reason in lacking)]
+    where = where_scores_are(path)
+    return shown, [legend, *(f"no interval: {reason}{where if reason == NO_SCORES else ''}" for reason in lacking)]
 
 
 def _show(difference: Difference, metric: str) -> str:
@@ -131,7 +134,7 @@ def paired_difference(
         return None
     found = [scores.get(all_but_note(each)) for each in (row, reference)]
     if found[0] is None or found[1] is None or not all(each and each.is_there for each in found):
-        return Difference(ours - theirs, without="no score files beside the rows")
+        return Difference(ours - theirs, without=NO_SCORES)
     one, other = found[0].scores(), found[1].scores()
     if not np.array_equal(one.ids, other.ids) or not np.array_equal(one.labels, other.labels):
         return Difference(ours - theirs, without="the two were measured on other test inputs")
