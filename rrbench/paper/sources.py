@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rrbench.errors import UseError
+from rrbench.numbers import counted
 from rrbench.rows.published import describe, find_results, published_results, result_files
 from rrbench.rows.row import ResultRow, read_rows
 
@@ -24,7 +25,7 @@ def read_folders(folders: Sequence[Path]) -> tuple[list[ResultRow], str]:
         if not folder.exists():
             raise UseError(f"no results at {folder}")
         own = [row for path in result_files(folder) for row in read_rows(path)]
-        found.append(f"{describe(folder)} ({len(own)} rows)")
+        found.append(f"{describe(folder)} ({counted(len(own), 'row')})")
         rows += own
     # Rows must not count twice if a work folder lies in a results folder, or a folder is named twice.
     return list(dict.fromkeys(rows)), "rows from " + ", ".join(found) if found else "no results folder here"

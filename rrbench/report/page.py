@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
+from rrbench.numbers import counted
 from rrbench.report.gallery import show_gallery
 from rrbench.report.html import Safe, element, joined
 from rrbench.report.measurements import (
@@ -103,7 +104,7 @@ def _facts(results: Results) -> str:
     failed = f", {len(results.failed)} failed" if results.failed else ""
     gradients = sum((row.gradients or 0) * (row.n or 0) for row in measured)
     cost = f"; {gradients:,.0f} gradient evaluations" if gradients else ""
-    return f"{', '.join(places)}: {len(measured)} cells measured{failed}{cost}."
+    return f"{', '.join(places)}: {counted(len(measured), 'cell')} measured{failed}{cost}."
 
 
 def _summary(

@@ -258,7 +258,7 @@ def test_a_failed_cell_is_shown_with_its_reason(tmp_path: Path) -> None:
     write_report(tmp_path / "rows.csv", tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "NaN &lt;gradients&gt;" in text
-    assert "1 cells measured, 1 failed" in text
+    assert "1 cell measured, 1 failed" in text
     assert "No attack with a budget was measured" in text
 
 

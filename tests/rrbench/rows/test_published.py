@@ -57,7 +57,7 @@ def test_only_what_is_named_as_published_and_not_here_is_looked_for_elsewhere(el
 
 def test_a_table_says_which_rows_it_was_filled_from(command: Callable[..., Any], packaged: Path) -> None:
     answer = command("table", "--paper", "table1")
-    assert "rows from rrbench 0.1.0 itself (1 rows)" in answer.out
+    assert "rows from rrbench 0.1.0 itself (1 row)" in answer.out
     answer = command("table", "results/cifar10")
     assert (answer.code, answer.err) == (0, f"rrbench: {NOT_HERE}; {WHERE}\n")
     assert "50.00" in answer.out
