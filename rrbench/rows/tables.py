@@ -192,9 +192,9 @@ def pivot_table(
 ) -> str:
     """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`.
 
-    Seeds are summed up: mean and standard deviation. Other presets, precisions and numbers of inputs get their own lines.
-    So do rows that only have the same names, but another network, rejector or revision: the column `of` tells them
-    apart.
+    Seeds are summed up: mean and standard deviation. Other presets, precisions and numbers of inputs get their own
+    lines. So do rows that only have the same names, but another network, rejector or revision: the column `of` tells
+    them apart.
     `field` prints the rows of one place, a row for each seed, if the metric alone is not enough.
     """
     for name, known in ((by, (*COLUMNS, "budget")), (metric, COLUMNS)):
