@@ -1,4 +1,4 @@
-"""Reads numbers that other people wrote, within bounds. Imports no torch.
+"""Reads numbers that other people wrote, within bounds; prints counts and durations for people. Imports no torch.
 
 The exact value of `1e99999999` has a hundred million digits: computing with it or printing it takes hours.
 """
@@ -39,6 +39,20 @@ def read_whole(text: str | int) -> int:
     if not -LARGEST_WHOLE - 1 <= number <= LARGEST_WHOLE:
         raise ValueError("a whole number of more than 64 bits")
     return number
+
+
+def counted(number: int, thing: str) -> str:
+    """Print a number of things: `1 row`, `2 rows`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Print a duration as people say it: two digits are enough for an estimate."""
+    for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48), ("days", 86_400, 730)):
+        amount = seconds / size
+        if amount < most:
+            return f"{amount:.1f} {unit}" if unit == "h" and amount < 10 else f"{amount:.0f} {unit}"
+    return f"{seconds / (365.25 * 86_400):,.0f} years"
 
 
 def _check_text(text: str) -> None:

@@ -33,7 +33,7 @@ def figure(
     ] = 2000,
     out: Annotated[list[Path] | None, typer.Option(help="A .pdf, .svg or .png; may be given again.")] = None,
 ) -> None:
-    """Draw a figure from the scores in a work folder.
+    """Draw a figure from the scores in a work folder; accuracy-budget needs only rows.
 
     Example: rrbench figure runs --paper figure8 --dataset digits --out figure8.pdf --out figure8.png
     """
@@ -50,7 +50,7 @@ def figure(
     for path in paths:
         check_suffix(path)
     chosen = FigureOptions(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
-    drawn = draw(name, folder or results or Path("runs"), chosen)
+    drawn = draw(name, options.results_at(folder or results or Path("runs")), chosen)
     for path in paths:
         save(drawn, path)
         print(path)

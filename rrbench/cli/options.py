@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,16 @@ StopAfter = Annotated[
     str | None,
     typer.Option(help="Stop cleanly after a time such as 25m or 1h30m; the same command goes on later."),
 ]
+
+
+def results_at(path: Path) -> Path:
+    """Find results that were asked for; say on stderr if they are published ones that are not here but elsewhere."""
+    from rrbench.rows.published import find_results, remark
+
+    found = find_results(path)
+    if found != path:
+        print(f"rrbench: {remark(path, found)}", file=sys.stderr)
+    return found
 
 
 def some_of(option: str, text: str, known: Iterable[str]) -> list[str]:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from rrbench.cli import options
+
 
 def report(
     results: Annotated[Path, typer.Argument(help="A work folder, or a results CSV (then without images).")] = Path(
@@ -21,5 +23,5 @@ def report(
 
     if out.suffix not in (".html", ".htm"):
         raise UseError(f"cannot write {out}: a report is HTML, end the name in .html")
-    write_report(results, out)
+    write_report(options.results_at(results), out)
     print(f"{out} ({out.stat().st_size / 2**20:.1f} MB)")

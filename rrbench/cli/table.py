@@ -6,6 +6,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from rrbench.cli import options
 from rrbench.errors import UseError
 
 
@@ -17,8 +18,14 @@ def table(
     metric: Annotated[
         str, typer.Option(help="The one column shown, by attack where --by says nothing else. [default: acc_tpr95]")
     ] = "",
+    rejectors: Annotated[
+        str, typer.Option(help="Only rows of these rejectors, such as rr,ebd or confidence@trades.")
+    ] = "",
     attacks: Annotated[
         str, typer.Option(help="Only rows of these attacks, such as worst-case or pgd; the best joint number first.")
+    ] = "",
+    budgets: Annotated[
+        str, typer.Option(help="Only rows of these budgets, such as linf:8/255,l2:128/255; clean rows stay.")
     ] = "",
     against: Annotated[
         str, typer.Option(help="Paired differences from this rejector, such as confidence or confidence@trades.")
@@ -29,7 +36,9 @@ def table(
     layout: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
     folders: Annotated[
         list[Path] | None,
-        typer.Option("--results", help="With --paper: where rows are; may be repeated. [default: results and runs]"),
+        typer.Option(
+            "--results", help="With --paper: where rows are; may be repeated. [default: the published rows, and runs]"
+        ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="With --paper: the same table for another data set.")] = None,
     network: Annotated[str | None, typer.Option(help="With --paper: the same table for another network.")] = None,
@@ -43,37 +52,37 @@ def table(
 ) -> None:
     """Print results; with --by or --metric a pivot; with --paper a table of the paper, published beside measured.
 
+    Several seeds of one training are one line: mean and standard deviation.
+
     Example: rrbench table runs --by attack --metric deploy_joint --against confidence
     """
     from rrbench.rows.currency import noted
     from rrbench.rows.row import read_rows
-    from rrbench.rows.tables import is_of, pivot_table, results_table
+    from rrbench.rows.tables import choose, pivot_table, results_table
     from rrbench.rows.weak_attacks import with_weak_notes
 
     more = {"--results": folders, "--dataset": dataset, "--network": network, "--preset": preset}
     if paper:
-        if results is not None or by or metric or attacks or against:
+        if results is not None or by or metric or rejectors or attacks or budgets or against:
             raise UseError(
                 "--paper takes its rows from --results DIR; "
-                "a results file, --by, --metric, --attacks and --against go without it"
+                "a results file, --by, --metric, --rejectors, --attacks, --budgets and --against go without it"
             )
         _paper(paper, layout, folders, dataset, network, preset, check=check, plan=plan)
         return
     given = [name for name, value in (more | {"--check": check or None, "--plan": plan or None}).items() if value]
     if given:
         raise UseError(f"{', '.join(given)} needs --paper")
-    path = results or Path("runs")
-    rows = noted(with_weak_notes(read_rows(path), is_whole=False))
-    if not rows:
+    path = options.results_at(results or Path("runs"))
+    everything = noted(with_weak_notes(read_rows(path), is_whole=False))
+    if not everything:
         raise UseError(f"{path} holds no rows: nothing to show")
-    rows = [row for row in rows if is_of(row, attacks)] if attacks else rows
-    if not rows:
-        raise UseError(f"{path} holds no rows of {attacks}: nothing to show")
+    rows = choose(everything, rejectors, attacks, budgets)
     is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"
     if against:
         from rrbench.rows.paired import against_table
 
-        shown, notes = against_table(path, rows, by, metric, against, layout)
+        shown, notes = against_table(path, rows, by, metric, against, layout, everything)
         print(shown)
         print("\n".join(notes), file=_beside(layout))
     elif is_pivot:

@@ -32,7 +32,9 @@ def verify(
     from rrbench.progress import reporter
     from rrbench.verifying.verify import verify_folder
 
-    findings = verify_folder(results, roots(data_dir), find_device(device), rerun=rerun, report=reporter())
+    findings = verify_folder(
+        options.results_at(results), roots(data_dir), find_device(device), rerun=rerun, report=reporter()
+    )
     for line in findings.lines():
         print(line)
     print(findings.summary())

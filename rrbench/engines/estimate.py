@@ -9,6 +9,7 @@ from rrbench.measuring.answers import has_answers
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Runner
 from rrbench.names import Choice
+from rrbench.numbers import counted, duration
 from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
 from rrbench.planning.units import Unit, wall_seconds
 from rrbench.plugins.registry import build
@@ -79,7 +80,8 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     shared = sum(line[-1] == "shared" for line in lines)
     return (
         "\n".join([table, *(f"left out: {line}" for line in plan.dropped)])
-        + f"\n\n{len(plan.cells)} cells on {len(sources)} checkpoints, {shared} of them share an attack already run"
+        + f"\n\n{counted(len(plan.cells), 'cell')} on {counted(len(sources), 'checkpoint')}, "
+        + f"{shared} of them {'shares' if shared == 1 else 'share'} an attack already run"
         + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(materials.device)}"
         + "".join(f"\n{line}" for line in _with_workers(plan, runner, workers))
     )
@@ -109,7 +111,7 @@ def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[st
     units = runner.units(plan) if workers else []
     seconds = seconds_of(units, runner.materials)
     times = {count: duration(wall_seconds(units, seconds, count)) for count in workers}
-    return [f"about {time} with {count} worker{'s' * (count > 1)}" for count, time in times.items()]
+    return [f"about {time} with {counted(count, 'worker')}" for count, time in times.items()]
 
 
 def seconds_of(units: Sequence[Unit], materials: Materials) -> list[float]:
@@ -172,10 +174,3 @@ def _speed(row: ResultRow, network: str, device: str) -> float | None:
     if not (row.network.startswith(network) and row.device == device and row.gradients and row.seconds and row.n):
         return None
     return row.gradients * row.n / row.seconds
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text, in seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""Figures drawn with matplotlib from score files only; one file for each figure, numbers apart from drawing."""
+"""Figures drawn with matplotlib from score files, one from rows alone; a file for each, numbers apart from drawing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from rrbench.figures.separation import figure1, figure3, figure6
 from rrbench.figures.temperature import figure5
 from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
-from rrbench.rows.row import goes_by
+from rrbench.rows.row import goes_by, read_rows
 
 # The printed figures. The two that the paper does not have are drawn from a whole folder, not from named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
@@ -51,24 +51,30 @@ def named(text: str) -> str:
 
 
 def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
-    """Draw a figure from the cells of a work folder."""
-    cells = read_scored(folder)
+    """Draw a figure from the cells of a work folder, or from rows alone where it needs no scores."""
     if name in PAPER:
-        return PAPER[name](paper_request(name, folder, cells, options))
+        return PAPER[name](paper_request(name, folder, read_scored(folder), options))
     if options.budget:
         raise UseError(f"{name} shows every budget: --budget does not go with it")
+    if name == "risk-coverage" or not is_rows_alone(folder):
+        cells = read_scored(folder)
+        rows = [cell.row for cell in cells]
+    else:
+        cells, rows = [], [row for row in read_rows(folder) if row.status == "ok"]
     for rejector in split_list(options.rejectors or ""):
-        if not any(goes_by(cell.row, rejector) for cell in cells):
-            known = {
-                name for cell in cells for name in (cell.row.rejector, f"{cell.row.rejector}@{cell.row.framework}")
-            }
+        if not any(goes_by(row, rejector) for row in rows):
+            known = {name for row in rows for name in (row.rejector, f"{row.rejector}@{row.framework}")}
             raise unknown("rejector among the results:", rejector, known)
-    norms = {cell.row.norm for cell in cells if cell.row.norm}
+    norms = {row.norm for row in rows if row.norm}
     if options.norm is not None and options.norm not in norms:
         raise unknown("norm among the results:", options.norm, norms)
-    admitted = [cell for cell in cells if options.admits(cell.row)]
-    if not admitted:
+    if not any(map(options.admits, rows)):
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {quote(str(folder))} measures some")
     if name == "risk-coverage":
-        return draw_risk_coverage(admitted, options.attack)
-    return draw_accuracy_budget([cell.row for cell in admitted], options.attack)
+        return draw_risk_coverage([cell for cell in cells if options.admits(cell.row)], options.attack)
+    return draw_accuracy_budget(list(filter(options.admits, rows)), options.attack)
+
+
+def is_rows_alone(path: Path) -> bool:
+    """Tell whether a results CSV is given, or a folder with rows.csv and without cells."""
+    return path.is_file() or ((path / "rows.csv").is_file() and not (path / "cells").is_dir())

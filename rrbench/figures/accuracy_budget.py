@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
-from rrbench.figures.style import finish, legend_below, look, panels, styled
+from rrbench.figures.style import NORMS, finish, legend_below, look, panels, styled
 from rrbench.names import radius_text, unknown
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.weak_attacks import MARK, with_weak_notes
@@ -22,24 +22,32 @@ WIDE = 16  # largest over smallest radius: above it the axis is logarithmic
 Victim = tuple[str, str]  # trained as, rejector
 
 
-def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -> Figure:
-    """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and `deploy_robust`.
+def draw_accuracy_budget(
+    rows: Sequence[ResultRow],
+    attack: str | None = None,
+    metrics: Sequence[str] = tuple(METRICS),
+    beside: Sequence[ResultRow] = (),
+) -> Figure:
+    """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and `deploy_robust`, or some of them.
 
     `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. All points use
     one attack, so that they compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
-    A hollow point means that other `rows` show its attack to be weak.
+    A hollow point means that other `rows`, or those `beside` them, show its attack to be weak.
     """
-    name, curves = by_victim(with_weak_notes(rows), attack)
+    doubted = dict(zip(beside, with_weak_notes(beside), strict=True))
+    noted = with_weak_notes(rows) if not beside else [doubted[row] for row in rows]
+    name, curves = by_victim(noted, attack)
     norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
     victims = list(dict.fromkeys(victim for _, victim in curves))
     used = [row for points in curves.values() for row in points]
     labels = {victim: _label(victim, used) for victim in victims}
     with styled():
-        # The legend has two columns and takes space from the panels.
-        height = 2.4 + 0.08 * len(victims) / len(norms)
-        figure, axes = panels(len(norms), len(METRICS), width=2.6, height=height)
+        # The legend takes space from the panels.
+        columns = 1 if len(metrics) == 1 else 2
+        height = 2.4 + 0.16 * len(victims) / columns / len(norms)
+        figure, axes = panels(len(norms), len(metrics), width=2.6, height=height)
         for index, panel in enumerate(axes):
-            norm, metric = norms[index // len(METRICS)], list(METRICS)[index % len(METRICS)]
+            norm, metric = norms[index // len(metrics)], metrics[index % len(metrics)]
             for victim in victims:
                 points = [row for row in curves.get((norm, victim), []) if getattr(row, metric) is not None]
                 style = look(victims.index(victim))
@@ -77,8 +85,8 @@ def draw_accuracy_budget(rows: Sequence[ResultRow], attack: str | None = None) -
                 rotation_mode="anchor",
                 fontsize=6,
             )
-            panel.set(xlabel=f"{norm} radius", ylabel=METRICS[metric], ylim=(0, 102))
-        legend_below(figure, axes, columns=2)
+            panel.set(xlabel=f"{NORMS[norm]} radius", ylabel=METRICS[metric], ylim=(0, 102))
+        legend_below(figure, axes, columns)
         doubt = "; hollow: too weak, as other rows show" * any(MARK in row.note for row in used)
         finish(figure, f"{name}, {provenance_text(used)}{doubt}")
     return figure

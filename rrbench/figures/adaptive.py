@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from rrbench.figures.request import PaperRequest, paper_etas
 from rrbench.figures.scored import Scored, provenance_text, victim_label
-from rrbench.figures.style import BLACK, GREY, LINES, finish, legend_below, look, panels, styled
+from rrbench.figures.style import BLACK, ETA, GREY, LINES, finish, legend_below, look, panels, styled, typeset
 from rrbench.names import show
 from rrbench.rows.row import ResultRow
 
@@ -46,9 +46,9 @@ def figure4(request: PaperRequest) -> Figure:
             panel.set_xlim(-0.2 * smallest, 1.8 * max(etas[-1], smallest))
             panel.set_xticks(etas, [show(eta) for eta in etas], rotation=60)
             panel.minorticks_off()
-            panel.set(xlabel="eta", ylabel=label)
+            panel.set(xlabel=ETA, ylabel=label)
         legend_below(figure, axes, columns=3)
-        finish(figure, f"{TRAINED_AS}, {request.budget}, {provenance_text([*used, *references])}")
+        finish(figure, f"{TRAINED_AS}, {typeset(request.budget)}, {provenance_text([*used, *references])}")
     return figure
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from rrbench.errors import UseError
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
-from rrbench.figures.style import BLACK, BLUE, ORANGE, finish, legend_below, panels, styled
+from rrbench.figures.style import BLACK, BLUE, ORANGE, finish, legend_below, panels, styled, typeset
 from rrbench.metrics.measures import reliability
 from rrbench.rows.tables import budget_text
 
@@ -44,6 +44,6 @@ def draw_reliability(panel: Axes, cell: Scored) -> None:
     )  # fmt: skip
     panel.plot([0, 1], [0, 1], color=BLACK, linestyle="--", linewidth=1, label="perfect")
     row = cell.row
-    attack = f"{row.attack} {budget_text(row)}".strip()
+    attack = f"{row.attack} {typeset(budget_text(row))}".strip()
     error = np.abs(bins.gap).sum() / bins.inputs.sum()
     panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", title=f"{attack}: ECE {100 * error:.2f} %")

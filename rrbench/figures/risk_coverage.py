@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rrbench.compute.seeds import derive
 from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
-from rrbench.figures.style import finish, legend_below, look, panels, styled
+from rrbench.figures.style import finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.measures import risk_coverage
 from rrbench.metrics.resampling import risk_coverage_band
 from rrbench.names import unknown
@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 SHOWN_FROM = 0.05  # coverage: below it a handful of inputs decides, and would set the scale
 GRID = np.linspace(SHOWN_FROM, 1, 96)  # the coverages at which the band is computed
 RESAMPLES = 500
+POINTS = 400  # drawn of a curve, at most
 COLUMNS = 3
 
 
@@ -53,7 +54,7 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
         # Spread panels evenly over the lines: four become two and two.
         columns = -(-len(groups) // lines)
         # Legends take space from the panels.
-        room = 0.08 * len(victims) / lines if is_one else 0.12 * len(victims)
+        room = (0.08 if columns > 1 else 0.16) * len(victims) / lines if is_one else 0.12 * len(victims)
         figure, axes = panels(lines, columns, width=2.6, height=2.3 + room)
         for unused in axes[len(groups) :]:
             unused.remove()
@@ -63,14 +64,14 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
                 row = curve.row
                 label = victim_label(row) + (f": {row.attack}" if budget and not is_one else "")
                 _draw_curve(panel, curve, victims.index((row.trained_as, row.rejector)), label)
-            title = f"{budget}, {attacks[0]}" if budget and is_one else budget or "clean"
+            title = f"{typeset(budget)}, {attacks[0]}" if budget and is_one else typeset(budget) or "clean"
             highest = max(float(part.max()) for curve in curves for part in (_shown(curve)[1], curve.high))
             panel.set(xlim=(0, 102), ylim=(0, max(105 * highest, 1)), title=title)
             panel.set(xlabel="answered (%)", ylabel="wrong among the answered (%)")
             if not is_one:
                 panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=6)
         if is_one:
-            legend_below(figure, axes[: len(groups)], columns=2)
+            legend_below(figure, axes[: len(groups)], columns=2 if columns > 1 else 1)
         finish(figure, provenance_text(used))
     return figure
 
@@ -126,7 +127,10 @@ def at_its_boldest(scores: Scores) -> tuple[Floats, NDArray[np.bool_]]:
 def _shown(curve: Curve) -> tuple[Floats, Floats]:
     """Return the part of a curve that is drawn."""
     start = int((curve.coverage >= SHOWN_FROM).argmax())
-    return curve.coverage[start:], curve.risk[start:]
+    # Ten thousand operating points would take megabytes; a few hundred look the same. The last one counts everything.
+    step = -(-(len(curve.coverage) - start) // POINTS)
+    chosen = np.unique(np.append(np.arange(start, len(curve.coverage), step), len(curve.coverage) - 1))
+    return curve.coverage[chosen], curve.risk[chosen]
 
 
 def _draw_curve(panel: Axes, curve: Curve, index: int, label: str) -> None:

@@ -13,6 +13,7 @@ from rrbench.errors import UseError
 from rrbench.measuring.store import Store
 from rrbench.metrics.tallies import TprRule
 from rrbench.rows.currency import is_current
+from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores, read_images, read_scores
@@ -57,6 +58,7 @@ class Scored:
 def read_scored(folder: Path) -> list[Scored]:
     """Return the measured cells of a work folder in the order of rows.csv, without failed ones."""
     if folder.exists() and not (folder / "cells").is_dir():
+        check_scores(folder, what="this figure")
         raise UseError(f"{folder} is no work folder of rrbench: it has no cells/")
     store = Store(folder)
     found = [Scored(record, store) for record, _ in store.cells() if record.row.status == "ok"]

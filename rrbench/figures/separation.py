@@ -8,7 +8,8 @@ from rrbench.errors import UseError
 from rrbench.figures.certainty import Booleans, CoupledScores, Floats, couple
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import Scored, provenance_text
-from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, finish, legend_below, panels, styled
+from rrbench.figures.style import BLACK, GREY, RIGHT, WRONG, XI, finish, legend_below, panels, styled, typeset
+from rrbench.figures.style import LOG2_TAU as TAU_LABEL
 from rrbench.rows.tables import budget_text
 
 LOG2_TAU = (0, -1, -2, -3)  # the paper gives no list for Figures 3 and 6
@@ -51,8 +52,8 @@ def figure6(request: PaperRequest) -> Figure:
             upper.set_title(_title(points, log2_tau))
             xi = np.linspace(0, 1, 101)
             for panel in (upper, lower):
-                panel.plot(xi, 1 / (2 - xi), color=BLACK, label="confidence = 1 / (2 - xi)")
-                panel.set(xlim=(-0.05, 2.05), ylim=(0, 1.03), xlabel="xi-error")
+                panel.plot(xi, 1 / (2 - xi), color=BLACK, label=f"confidence = 1 / (2 - {XI})")
+                panel.set(xlim=(-0.05, 2.05), ylim=(0, 1.03), xlabel=f"{XI}-error")
         axes[0].set_ylabel("confidence of right inputs")
         axes[len(LOG2_TAU)].set_ylabel("confidence of wrong inputs")
         _finish(figure, axes, cell, columns=3)
@@ -110,10 +111,10 @@ def _scatter(
 
 
 def _title(points: CoupledScores, log2_tau: float) -> str:
-    return f"log2 tau = {log2_tau}: {100 * points.passes.mean():.1f} % pass"
+    return f"{TAU_LABEL} = {log2_tau}: {100 * points.passes.mean():.1f} % pass"
 
 
 def _finish(figure: Figure, axes: list[Axes], cell: Scored, columns: int) -> None:
     legend_below(figure, axes, columns)
     row = cell.row
-    finish(figure, f"{row.trained_as}, {row.attack} {budget_text(row)}, {provenance_text([row])}")
+    finish(figure, f"{row.trained_as}, {row.attack} {typeset(budget_text(row))}, {provenance_text([row])}")

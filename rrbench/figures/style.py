@@ -1,6 +1,7 @@
 """The look of all figures: readable in grey, for the colour-blind, and at the width of a page."""
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,10 @@ RIGHT, WRONG = BLUE, ORANGE  # one dark and one light: they differ in grey too
 CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK, BROWN)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "X", "P", "*", "<", ">", "h")
+
+# As mathematicians write them. Letters, not formulas: names may hold any character, so formulas are not parsed.
+NORMS = {"linf": "\u2113\u221e", "l2": "\u2113\u2082"}
+LOG2_TAU, XI, ETA = "log\u2082 \u03c4", "\u03be", "\u03b7"
 
 SETTINGS: dict[Any, Any] = {
     "font.size": 8.0,
@@ -95,11 +100,36 @@ def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
             handle.set_alpha(1)
 
 
+def typeset(budget: str) -> str:
+    """Print a budget with its norm as mathematicians write it."""
+    norm, colon, radius = budget.partition(":")
+    return f"{NORMS.get(norm, norm)}{' ' * bool(colon)}{radius}"
+
+
 def finish(figure: Figure, text: str) -> None:
     """Write above the panels what was drawn, and fix the layout: a second layout would move things."""
-    figure.suptitle(text, fontsize=7, color="#555555")
+    width = figure.get_size_inches()[0]
+    # At 7 points about seventeen letters take an inch.
+    figure.suptitle(textwrap.fill(text, int(17 * width)), fontsize=7, color="#555555")
     figure.draw_without_rendering()
+    folded = [_fold_labels(panel) for panel in figure.axes]
+    if any(folded):
+        figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+
+def _fold_labels(panel: Axes) -> bool:
+    """Break a label that is longer than its axis into lines until it fits; tell whether one was."""
+    inside, is_folded = panel.get_window_extent(), False
+    for label, room, side in ((panel.yaxis.label, inside.height, "height"), (panel.xaxis.label, inside.width, "width")):
+        text = label.get_text()
+        for lines in range(2, len(text.split()) + 1):
+            if getattr(label.get_window_extent(), side) <= room:
+                break
+            # Words do not fill lines evenly.
+            label.set_text("\n".join(textwrap.wrap(text, len(text) // lines + 3)))
+            is_folded = True
+    return is_folded
 
 
 def check_suffix(path: Path) -> None:

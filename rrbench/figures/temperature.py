@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from rrbench.figures.certainty import Floats, log_odds, probability
 from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import provenance_text
-from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled
+from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled, typeset
+from rrbench.figures.style import LOG2_TAU as TAU_LABEL
 from rrbench.metrics.measures import accept_at_tpr95
 from rrbench.metrics.tallies import TprRule
 from rrbench.rows.tables import budget_text
@@ -43,14 +44,14 @@ def figure5(request: PaperRequest) -> Figure:
             (true_confidence.mean_wrong, GREEN, "D", "-.", "T-Con of wrong inputs"),
         ):
             right.plot(LOG2_TAU, values, color=color, marker=marker, linestyle=line, label=label)
-        left.set(xlabel="log2 tau", ylabel="accuracy at TPR-95 (%)")
-        right.set(xlabel="log2 tau", ylabel="mean score", ylim=(-0.03, 1.03))
+        left.set(xlabel=TAU_LABEL, ylabel="accuracy at TPR-95 (%)")
+        right.set(xlabel=TAU_LABEL, ylabel="mean score", ylim=(-0.03, 1.03))
         for panel in (left, right):
             panel.set_xticks(LOG2_TAU[::5])
         left.legend()
         legend_below(figure, [right], columns=3)
         row = cell.row
-        finish(figure, f"{row.trained_as}, {row.attack} {budget_text(row)}, {provenance_text([row])}")
+        finish(figure, f"{row.trained_as}, {row.attack} {typeset(budget_text(row))}, {provenance_text([row])}")
     return figure
 
 

@@ -205,7 +205,7 @@ def absences(trainings: Iterable[Training], wanted: str = "") -> list[str]:
         lacking.setdefault((training.dataset, training.network, training.seed), []).append(training.trained_as)
     return [
         f"no checkpoint {', '.join(dict.fromkeys(names))} of {dataset} ({network}, seed {seed}{wanted}) "
-        f"in {zoo.large_zoo()}"
+        f"in {zoo.shown_zoo()}"
         for (dataset, network, seed), names in lacking.items()
     ]
 

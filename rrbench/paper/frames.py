@@ -1,6 +1,7 @@
 """`rrbench.table`: rows, or a table of the paper, as a pandas DataFrame."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.rows.currency import noted
 from rrbench.rows.frames import to_frame
+from rrbench.rows.published import find_results, remark
 from rrbench.rows.row import read_rows
 from rrbench.rows.weak_attacks import with_weak_notes
 
@@ -36,7 +38,10 @@ def table(
     if not is_paper_name(os.fspath(results)):
         if folders is not None or dataset or network or preset:
             raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
-        return to_frame(noted(with_weak_notes(read_rows(Path(results)), is_whole=False)))
+        path = find_results(Path(results))
+        if path != Path(results):
+            warnings.warn(remark(Path(results), path), stacklevel=2)
+        return to_frame(noted(with_weak_notes(read_rows(path), is_whole=False)))
     selection = Selection(os.fspath(results), dataset, network, preset)
     tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])
     frame = pd.DataFrame([record_of(each) for each in tables.judged], columns=[*FIELDS, *MEASURED_FIELDS])

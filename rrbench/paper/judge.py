@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rrbench.numbers import counted
 from rrbench.paper.cells import PaperCell, toml
 from rrbench.paper.fill import Filled
 from rrbench.paper.wanted import is_published
@@ -123,7 +124,7 @@ def summary(name: str, judged: Sequence[Judged]) -> str:
     excused = sum(each.is_excused for each in judged)
     alone = sum(each.verdict == "" for each in judged)
     undefined = sum(each.verdict == "undefined" for each in judged)
-    text = f"{name}: {len(judged)} cells: " + ", ".join(f"{count} {word}" for word, count in counts.items())
+    text = f"{name}: {counted(len(judged), 'cell')}: " + ", ".join(f"{count} {word}" for word, count in counts.items())
     text += f", {undefined} undefined" if undefined else ""
     text += f"; {excused} of those out of tolerance have a footnote that excuses them" if excused else ""
     return text + (f"; {alone} measured without a published value" if alone else "")

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
 
 from rrbench import zoo
-from rrbench.engines.estimate import duration, known_rates, training_gradients
+from rrbench.engines.estimate import known_rates, training_gradients
 from rrbench.errors import UseError
 from rrbench.measuring.materials import absences, in_large_zoo
 from rrbench.names import parse
+from rrbench.numbers import counted, duration
 from rrbench.paper.matching import Rows
 from rrbench.paper.show import superseded_line
 from rrbench.paper.tabulate import PaperTables, Selection
@@ -114,7 +115,9 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     plan = plan_missing(selection, tables.rows, seeds)
     absent = [each for each in tables.judged if each.verdict == "missing"]
     never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
-    lines = [f"{selection.paper}: {len(absent)} of {len(tables.judged)} cells are missing; {tables.sources}"]
+    are = "is" if len(absent) == 1 else "are"
+    of = f"{len(absent)} of {counted(len(tables.judged), 'cell')}"
+    lines = [f"{selection.paper}: {of} {are} missing; {tables.sources}"]
     lines += filter(None, [superseded_line(tables.judged)])
     left_out = [f"left out: {line}" for line in plan.dropped]
     if not plan.cells:
@@ -142,7 +145,8 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     words += [f"--network {quote(selection.network)}"] if selection.network else []
     words += [f"--preset {selection.preset}"] if selection.preset else []
     words += [f"--seeds {','.join(map(str, seeds))}"] if tuple(seeds) != (0,) else []
-    total = f"{len(plan.cells)} rows on {len(plan.checkpoints())} checkpoints: about {duration(training)} of training"
+    total = f"{counted(len(plan.cells), 'row')} on {counted(len(plan.checkpoints()), 'checkpoint')}: "
+    total += f"about {duration(training)} of training"
     total += f" and {duration(attacking)} of attacks on one H200 (its measured rates; preset {preset_of(selection)})"
     command = " ".join(words)
     # First the part with checkpoints in the zoo: a run without --zoo would train them again.

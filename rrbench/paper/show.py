@@ -121,7 +121,8 @@ def superseded_line(judged: Sequence[Judged]) -> str:
     """Count the cells that were measured by other code than the installed one."""
     found = [each.measured.superseded for each in judged if each.measured.superseded]
     changes = "; ".join(dict.fromkeys(found))
-    return f"{len(found)} cells are superseded ({changes}): rrbench run --paper measures them again." if found else ""
+    cells, them = ("cell is", "it") if len(found) == 1 else ("cells are", "them")
+    return f"{len(found)} {cells} superseded ({changes}): rrbench run --paper measures {them} again." if found else ""
 
 
 def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:

@@ -68,7 +68,7 @@ class PaperTables:
 
 
 def paper_tables(selection: Selection, folders: Sequence[Path] | None = None) -> PaperTables:
-    """Fill the tables from the rows in `folders`; by default from the committed results and `runs`."""
+    """Fill the tables from the rows in `folders`; by default from the published results and `runs`."""
     cells = selection.cells()
     rows, sources = read_folders(default_folders() if folders is None else folders)
     return tables_from(cells, rows, sources, selection.preset)

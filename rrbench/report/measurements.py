@@ -10,7 +10,7 @@ from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import attack_text
 from rrbench.rows.tables import budget_text
 
-WIDTH, HEIGHT = 120, 14  # of the strip that draws an interval
+WIDTH, HEIGHT = 72, 14  # of the strip that draws an interval
 COLUMNS = {
     "acc_all": "percent of the inputs whose class is right, without any rejection",
     "acc_tpr95": "percent right among the accepted when 95 % of the right ones are; threshold from these inputs",
@@ -28,38 +28,29 @@ WITH_INTERVAL = ("acc_tpr95", "auc", "deploy_robust", "deploy_joint")
 
 
 def weakest_table(standings: Sequence[Standing]) -> Safe:
-    """Show every rejector at every budget under the attack that harms it most."""
-    metric = standings[0].metric
+    """Show every rejector at one budget under the attack that harms it most; those without a rank come last."""
+    first = standings[0]
+    metric, with_robust = first.metric, first.metric == "deploy_joint"
     floor = min(90, 10 * math.floor(min(standing.interval[0] for standing in standings) / 10))
-    header = [
-        "rejector",
-        "trained as",
-        "budget",
-        metric,
-        f"interval, {floor} to 100",
-        "strongest attack",
-        "attacks tried",
-    ]
-    with_robust = metric == "deploy_joint"
-    header += [*(["deploy_robust"] if with_robust else []), "acc_all", "coverage", "clean coverage", "clean acc_all"]
+    header = ["rejector", "trained as", "rank", metric, f"{floor} to 100", "clean coverage", "coverage"]
+    header += [*(["deploy_robust"] if with_robust else []), "acc_all", "clean acc_all", "strongest attack"]
     lines: list[list[TableField | str]] = [
         [
             standing.rejector,
             standing.trained_as,
-            _budget(standing.strongest.first),
+            number(place if standing.is_ranked else None, 0),
             with_interval(standing.value, standing.interval, 1),
             TableField(_strip(standing, floor), standing.value, is_number=True),
-            attack_text(standing.strongest.first),
-            number(standing.attacks, 0),
+            number(standing.clean.mean("deploy_coverage") if standing.clean else None, 1),
+            number(standing.strongest.mean("deploy_coverage"), 1),
             *([number(standing.strongest.mean("deploy_robust"), 1)] if with_robust else []),
             number(standing.strongest.mean("acc_all"), 1),
-            number(standing.strongest.mean("deploy_coverage"), 1),
-            number(standing.clean.mean("deploy_coverage") if standing.clean else None, 1),
             number(standing.clean.mean("acc_all") if standing.clean else None, 1),
+            attack_text(standing.strongest.first),
         ]
-        for standing in standings
+        for place, standing in enumerate(standings, start=1)
     ]
-    return table("Each rejector under the attack that harms it most", header, lines)
+    return table(f"{first.budget}: each rejector under the attack that harms it most", header, lines)
 
 
 def _strip(standing: Standing, floor: float) -> Safe:
@@ -78,15 +69,14 @@ def _strip(standing: Standing, floor: float) -> Safe:
 
 
 def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
-    """Show every row of one setting; each seed has its own line."""
+    """Show every row of one setting and budget; each seed has its own line."""
     has_seeds = len({row.seed for row in rows}) > 1
-    header = ["rejector", "trained as", "attack", "budget", *(["seed"] if has_seeds else []), *COLUMNS, "note"]
+    header = ["rejector", "trained as", "attack", *(["seed"] if has_seeds else []), *COLUMNS, "note"]
     lines: list[list[TableField | str]] = [
         [
             row.rejector,
             row.trained_as,
             attack_text(row),
-            _budget(row),
             *([number(row.seed, 0)] if has_seeds else []),
             *[_measurement(row, column) for column in COLUMNS],
             element("span", row.note, class_="note"),

@@ -7,7 +7,7 @@ from rrbench.report.html import Safe, TableField, element, joined, number, table
 from rrbench.report.results import Results
 from rrbench.rows.row import ResultRow
 
-RUN = ("started", "seconds", "cells", "failed", "preset", "device", "precision", "version", "commit", "command")
+RUN = ("started", "seconds", "cells", "failed", "preset", "device", "precision", "version", "commit")
 NUMBERS = ("seconds", "cells", "failed")
 
 
@@ -20,11 +20,15 @@ def show_manifest(results: Results) -> Safe:
     if not results.runs:
         why = "No run on this folder has ended yet, so that its manifest is still empty."
         return joined([element("p", why), _origins(results.rows)])
-    lines = [[_field(run, name) for name in RUN] for run in results.runs]
+    lines = [[str(index), *(_field(run, name) for name in RUN)] for index, run in enumerate(results.runs, start=1)]
+    # Not in the table: a command is long, and would be cut off at the page's edge.
+    commands = [element("li", element("code", str(run.get("command", "")))) for run in results.runs]
     packages = {_packages(run): None for run in results.runs}
     return joined(
         [
-            table("The runs on this folder", RUN, lines),
+            table("The runs on this folder", ("run", *RUN), lines),
+            element("p", "Their commands:"),
+            element("ol", *commands, class_="commands"),
             *[element("p", text, class_="aside") for text in packages if text],
             _origins(results.rows),
         ]
@@ -35,12 +39,11 @@ def show_commands(results: Results) -> Safe:
     """Give the commands that made the numbers, and the commands that check them."""
     folder = shlex.quote(results.source.as_posix())
     parts = []
-    commands = list(dict.fromkeys(str(run.get("command", "")) for run in results.runs))
     versions = sorted({" ".join(filter(None, (row.version, row.commit))) for row in results.rows} - {""})
     if versions:
         parts.append(element("p", f"Measured with rrbench {', '.join(versions)}."))
-    if commands:
-        parts.append(element("pre", element("code", "\n".join(commands))))
+    if results.runs:
+        parts.append(element("p", "The commands that made the numbers are in the manifest above. To check them:"))
     if results.has_cells:
         checks = f"rrbench verify {folder} --rerun   # recompute, replay and repeat\nrrbench report {folder}"
         parts.append(element("pre", element("code", checks)))
@@ -55,7 +58,7 @@ def _field(run: dict[str, object], name: str) -> TableField | str:
     value = run.get(name, "")
     if name in NUMBERS:
         return number(float(value), 1 if name == "seconds" else 0) if isinstance(value, int | float) else number(None)
-    return element("code", str(value)) if name == "command" else str(value)
+    return str(value)
 
 
 def _packages(run: dict[str, object]) -> str:

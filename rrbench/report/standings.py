@@ -1,4 +1,7 @@
-"""Each rejector at its weakest: for every budget the attack that harms it most. `summary` puts it into words."""
+"""Each rejector at its weakest: for every budget the attack that harms it most. `summary` puts it into words.
+
+Rejectors are ranked only by attacks that all ranked ones met: who met fewer attacks would look better than it is.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ from statistics import fmean
 from rrbench.metrics.intervals import Interval, share_interval
 from rrbench.rows.repeats import gather, names, victim_marks
 from rrbench.rows.row import COLUMNS, ResultRow, stated
+from rrbench.rows.sight import looks
 from rrbench.rows.tables import budget_text
 
 METRICS = ("deploy_joint", "deploy_robust", "acc_tpr95")  # weakness is measured by the first that the rows have
@@ -63,6 +67,14 @@ class Standing:
     clean: Measured | None
     attacks: int  # how many attacks were tried
     mark: str = ""  # tells its victim from another with the same names
+    shared: tuple[str, ...] = ()  # the attacks that decide its rank; empty: it has none
+    untried: tuple[str, ...] = ()  # attacks that others met at this budget, and it did not
+    harder: Measured | None = None  # an attack that not all met, and that harms it more
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it met every attack that decides ranks."""
+        return bool(self.shared)
 
     @property
     def rejector(self) -> str:
@@ -117,13 +129,66 @@ def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
         if found.first.eps and found.values(metric):
             groups.setdefault((victim(found), found.first.norm, found.first.eps), []).append(found)
     standings = []
-    for group in groups.values():
-        ranked = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
-        single = next((found for found in ranked if "members" not in stated(found.first)), ranked[0])
-        attacks = len({found.first.attack for found in ranked})
-        mark = marks[ranked[0].first]
-        standings.append(Standing(metric, ranked[0], single, clean.get(victim(ranked[0])), attacks, mark))
-    return sorted(standings, key=lambda standing: (*budget_order(standing), -standing.value, standing.rejector))
+    for budget in dict.fromkeys(key[1:] for key in groups):
+        own = [group for key, group in groups.items() if key[1:] == budget]
+        shared = _shared_attacks([group for group in own if ORACLE not in group[0].notes])
+        everything = {found.first.attack for group in own for found in group}
+        for group in own:
+            names_met = {found.first.attack for found in group}
+            is_ranked = shared <= names_met and ORACLE not in group[0].notes
+            ordered = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
+            counting = [found for found in ordered if not is_ranked or not shared or found.first.attack in shared]
+            standings.append(
+                Standing(
+                    metric,
+                    counting[0],
+                    next((found for found in counting if "members" not in stated(found.first)), counting[0]),
+                    clean.get(victim(counting[0])),
+                    len(names_met),
+                    marks[counting[0].first],
+                    tuple(sorted(shared)) if is_ranked else (),
+                    tuple(sorted(everything - names_met)),
+                    ordered[0] if ordered[0] is not counting[0] else None,
+                )
+            )
+    return sorted(
+        standings,
+        key=lambda standing: (*budget_order(standing), not standing.is_ranked, -standing.value, standing.rejector),
+    )
+
+
+def _shared_attacks(groups: Sequence[Sequence[Measured]]) -> frozenset[str]:
+    """Return the attacks that decide ranks: all that those have in common who met the decisive one; empty if none is.
+
+    The decisive attack is the worst case, else one that looks at the rejector, else the dearest, among those tried on
+    at least half as many rejectors as the most tried one is.
+    """
+    met: dict[str, list[Measured]] = {}
+    for group in groups:
+        for found in group:
+            met.setdefault(found.first.attack, []).append(found)
+    most = max(map(len, met.values()), default=0)
+    if len(groups) > 1 and most < 2:
+        return frozenset()
+    usual = [attack for attack, found in met.items() if 2 * len(found) >= most]
+
+    def strength(attack: str) -> tuple[bool, bool, float, int]:
+        row = met[attack][0].first
+        return is_worst_case(row), bool(looks(row)), row.gradients or 0.0, len(met[attack])
+
+    decisive = max(usual, key=strength, default="")
+    names_met = [{found.first.attack for found in group} for group in groups]
+    return (
+        frozenset.intersection(*(frozenset(each) for each in names_met if decisive in each))
+        if decisive
+        else frozenset()
+    )
+
+
+def is_worst_case(row: ResultRow) -> bool:
+    """Tell whether a row's attack is an ensemble of attacks on this victim: per input the worst of them."""
+    settings = stated(row)
+    return "members" in settings and "moved_on" not in settings
 
 
 def budget_order(standing: Standing) -> tuple[bool, Fraction]:

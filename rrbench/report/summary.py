@@ -11,6 +11,8 @@ from rrbench.rows.weak_attacks import MARK
 
 Lead = tuple[float, float, float]  # points, with the interval
 NAMED = 3  # rivals that a sentence names
+UNRANKED = 4  # rejectors without a rank that a sentence names
+NEVER = "never-reject"  # the control that answers everything
 LITTLE = 80.0  # percent of clean inputs: a rejector that answers fewer has bought robustness with refusals
 COVERS = (
     "Intervals are 95 % and cover the choice of test inputs, not of trainings: another training with another seed may "
@@ -20,18 +22,22 @@ COVERS = (
 
 def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], ScoreFiles]) -> list[Safe]:
     """Say which rejectors are best and worst at one budget, and whether the inputs separate them by paired `scores`."""
-    ranked = sorted((each for each in standings if not each.is_oracle), key=lambda each: -each.value)
-    if not ranked:
+    defences = [each for each in standings if not each.is_oracle]
+    if not defences:
         return [Safe("Only an oracle, which knows the labels, was attacked: nothing is said here of a defence.")]
+    ranked = sorted((each for each in defences if each.is_ranked), key=lambda each: -each.value)
+    if not ranked:
+        return [Safe("No attack was tried on two rejectors, so none is ranked. "), *_unranked(defences)]
     best, worst = ranked[0], ranked[-1]
     budget = joined(["At ", element("code", best.budget)])
     if best is worst:
-        return [joined([budget, ", ", name(best), " is the only rejector: ", measured(best), f" {meaning(best)}."])]
+        alone = [budget, ", ", name(best), " is the only rejector: ", measured(best), f" {meaning(best)}. "]
+        return [joined(alone), *_unranked(defences)]
     sentences = [
         joined(
             [
                 budget,
-                ", each under its strongest attack, ",
+                f", {_by_what(best, len(ranked))}, ",
                 name(best),
                 " holds best: ",
                 measured(best),
@@ -43,16 +49,60 @@ def verdict(standings: Sequence[Standing], scores: Mapping[tuple[object, ...], S
     leads = {each: _lead(best, each, scores) for each in ranked[1:]}
     second = leads[ranked[1]]
     if second is not None:
-        bounds = f"{second[0]:.1f} points [{second[1]:.1f}, {second[2]:.1f}]"
+        # Adding 0 turns a rounded -0.0 into 0.0.
+        lead, low, high = (f"{round(each, 1) + 0.0:.1f}" for each in second)
+        bounds = f"{lead} points [{low}, {high}]"
         pair = ["The lead of ", name(best), " over ", name(ranked[1]), f" on the same inputs is {bounds}. "]
         sentences.append(joined(pair))
+    sentences += _beside_never_rejecting(ranked)
     near = [each for each, lead in leads.items() if _is_near(best, each, lead)]
     if not near:
-        return [*sentences, Safe("These inputs tell the best one apart from all others.")]
+        return [*sentences, Safe("These inputs tell the best one apart from all others. "), *_unranked(defences)]
     others = joined([name(each) for each in near[:NAMED]], ", ")
     more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
-    text = ["These inputs alone do not settle the order of ", name(best), " and ", others, f"{more}."]
-    return [*sentences, joined(text)]
+    text = ["These inputs alone do not settle the order of ", name(best), " and ", others, f"{more}. "]
+    return [*sentences, joined(text), *_unranked(defences)]
+
+
+def _by_what(standing: Standing, count: int) -> str:
+    """Say which attacks decide the ranks."""
+    if len(standing.shared) == 1:
+        return f"all {count} under {standing.shared[0]}"
+    return f"each under the strongest of the {len(standing.shared)} attacks that all {count} met"
+
+
+def _beside_never_rejecting(ranked: Sequence[Standing]) -> list[Safe]:
+    """Say how many rejectors are worth less than none."""
+    never = next((each for each in ranked if each.rejector == NEVER), None)
+    if never is None:
+        return []
+    below = sum(each.value < never.value for each in ranked)
+    count = "none is" if not below else f"{below} of {len(ranked) - 1} {'is' if below == 1 else 'are'}"
+    return [joined(["Never rejecting has ", measured(never), f": {count} below it. "])]
+
+
+def _unranked(defences: Sequence[Standing]) -> list[Safe]:
+    """Name those without a rank."""
+    absent = [each for each in defences if not each.is_ranked]
+    if not absent:
+        return []
+    more = f" and {len(absent) - UNRANKED} more" if len(absent) > UNRANKED else ""
+    listed = joined([name(each) for each in absent[:UNRANKED]], ", ")
+    return [joined(["Not ranked, as they did not meet all these attacks: ", listed, f"{more}."])]
+
+
+def untried(standings: Sequence[Standing]) -> Safe:
+    """Say which attacks were not tried on whom; empty if all met all."""
+    whom: dict[tuple[Safe, ...], list[str]] = {}
+    for attack in sorted({attack for each in standings for attack in each.untried}):
+        whom.setdefault(tuple(name(each) for each in standings if attack in each.untried), []).append(attack)
+    parts = []
+    for names, attacks in whom.items():
+        tried = [name(each) for each in standings if attacks[0] not in each.untried]
+        is_rare = len(tried) < len(names)
+        shown = joined([element("code", attack) for attack in attacks], ", ")
+        parts.append(joined([shown, " only on " if is_rare else " not on ", joined(tried if is_rare else names, ", ")]))
+    return element("p", "Tried ", joined(parts, "; "), ".", class_="aside") if parts else Safe("")
 
 
 def _lead(best: Standing, other: Standing, scores: Mapping[tuple[object, ...], ScoreFiles]) -> Lead | None:
@@ -85,6 +135,11 @@ def details(standing: Standing) -> Safe:
             f", {percent(single)})",
         ]
     parts.append(".")
+    if standing.harder is not None:
+        less = standing.harder.mean(standing.metric)
+        assert less is not None
+        harder = element("code", attack_text(standing.harder.first))
+        parts += [" Not for its rank, as not all met it: ", harder, f" leaves {percent(less)}."]
     before = standing.clean.mean("deploy_coverage") if standing.clean else None
     after, accuracy = attacked.mean("deploy_coverage"), attacked.mean("deploy_acc")
     if before is not None and after is not None:

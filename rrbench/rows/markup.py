@@ -20,6 +20,7 @@ _LATEX = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "*": r"$^{*}$",
+    "\u00b1": r"$\pm$",
 }
 STYLE = """
 body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5em; color: #111; background: #fff; }
@@ -37,9 +38,9 @@ p { margin: .2em 0; max-width: 70em; }
 
 def escape_latex(text: str) -> str:
     """Write any text so that LaTeX prints it; characters beyond its default fonts become question marks."""
-    plain = text.encode("ascii", "replace").decode()
+    shown = "".join(_LATEX.get(each, each if each.isascii() else "?") for each in text)
     # \textquotedbl needs a font encoding other than the default.
-    return "".join(_LATEX.get(character, character) for character in plain).replace(r"\textquotedbl{}", "''")
+    return shown.replace(r"\textquotedbl{}", "''")
 
 
 def escape_html(text: str) -> str:

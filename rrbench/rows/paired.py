@@ -18,14 +18,16 @@ from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
 from rrbench.rows.currency import is_current
+from rrbench.rows.published import where_scores_are
 from rrbench.rows.record import read_cells
 from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by
 from rrbench.rows.scores import Scores, read_scores
-from rrbench.rows.tables import number, pivot_table
+from rrbench.rows.tables import pivot_table, spread_text, summed_up
 
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "deploy_joint", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)
 SEED = 0
+NO_SCORES = "no score files beside the rows"
 
 
 @dataclass(frozen=True)
@@ -66,26 +68,38 @@ class Difference:
 
 
 def against_table(
-    path: Path, rows: Sequence[ResultRow], by: str, metric: str, against: str, layout: str
+    path: Path,
+    rows: Sequence[ResultRow],
+    by: str,
+    metric: str,
+    against: str,
+    layout: str,
+    references: Sequence[ResultRow] | None = None,
 ) -> tuple[str, list[str]]:
-    """Pivot one metric, each value with its paired difference from a rejector; return the table and its notes."""
+    """Pivot one metric, each value with its paired difference from a rejector; return the table and its notes.
+
+    The rejector's rows are looked for among `references`, by default among `rows`.
+    """
+    references = rows if references is None else references
     if metric not in COLUMNS:
         raise unknown("column", metric, COLUMNS)
     if metric not in PAIRED:
         raise UseError(f"no difference of {metric!r} can be paired; one of {', '.join(PAIRED)}")
-    if not any(goes_by(row, against) for row in rows):
-        raise unknown("rejector in these results:", against, {row.rejector for row in rows})
+    if not any(goes_by(row, against) for row in references):
+        raise unknown("rejector in these results:", against, {row.rejector for row in references})
     scores = scored_rows(path if path.is_dir() else path.parent)
     lacking: dict[str, None] = {}
 
-    def field(row: ResultRow) -> str:
-        value = number(row, metric)
-        if goes_by(row, against):
+    def field(group: Sequence[ResultRow]) -> str:
+        value = summed_up(group, metric)
+        if goes_by(group[0], against):
             return value
-        reference = reference_of(row, rows, against)
-        if reference is None:
+        pairs = [(row, found) for row in group if (found := reference_of(row, references, against)) is not None]
+        if not pairs:
             return f"{value} (no {against} beside it)"
-        difference = paired_difference(row, reference, metric, scores)
+        if len(group) > 1:
+            return f"{value} ({_over_seeds(pairs, metric)})"
+        difference = paired_difference(*pairs[0], metric, scores)
         if difference is None:
             return f"{value} (-)"
         if difference.without:
@@ -94,7 +108,17 @@ def against_table(
 
     shown = pivot_table(rows, by, metric, layout, field)
     legend = f"({metric} minus that of {against} on the same inputs [95 % interval over examples, paired])"
-    return shown, [legend, *(f"no interval: {reason}" for reason in lacking)]
+    if "\u00b1" in shown:
+        legend += "; of several seeds: mean \u00b1 standard deviation over seeds"
+    where = where_scores_are(path)
+    return shown, [legend, *(f"no interval: {reason}{where if reason == NO_SCORES else ''}" for reason in lacking)]
+
+
+def _over_seeds(pairs: Sequence[tuple[ResultRow, ResultRow]], metric: str) -> str:
+    """Print the mean difference over seeds, each from the reference of the same seed, and its standard deviation."""
+    both = [(getattr(row, metric), getattr(other, metric)) for row, other in pairs]
+    values = [ours - theirs for ours, theirs in both if ours is not None and theirs is not None]
+    return spread_text(values, 2 if metric in PERCENTAGES else 3, "+")
 
 
 def _show(difference: Difference, metric: str) -> str:
@@ -131,7 +155,7 @@ def paired_difference(
         return None
     found = [scores.get(all_but_note(each)) for each in (row, reference)]
     if found[0] is None or found[1] is None or not all(each and each.is_there for each in found):
-        return Difference(ours - theirs, without="no score files beside the rows")
+        return Difference(ours - theirs, without=NO_SCORES)
     one, other = found[0].scores(), found[1].scores()
     if not np.array_equal(one.ids, other.ids) or not np.array_equal(one.labels, other.labels):
         return Difference(ours - theirs, without="the two were measured on other test inputs")

@@ -99,10 +99,22 @@ def _marks(found: Sequence[tuple[ResultRow, Parts]]) -> dict[ResultRow, str]:
 
 def gather(rows: Iterable[ResultRow]) -> list[tuple[ResultRow, ...]]:
     """Group rows of one victim, one attack and one code, one row for each seed: the first with that seed."""
+    return [groups[0] for groups in _repetitions(rows)]
+
+
+def gather_all(rows: Iterable[ResultRow]) -> list[tuple[ResultRow, ...]]:
+    """Group rows as `gather` does and leave none out: a second row of one seed begins another group."""
+    return [group for groups in _repetitions(rows) for group in groups]
+
+
+def _repetitions(rows: Iterable[ResultRow]) -> list[list[tuple[ResultRow, ...]]]:
     rows = list(rows)
     marks = row_marks(rows)
-    groups: dict[tuple[object, ...], dict[int, ResultRow]] = {}
+    found: dict[tuple[object, ...], list[dict[int, ResultRow]]] = {}
     for row in rows:
-        key = (names(row), row.attack, row.norm, row.eps, marks[row])
-        groups.setdefault(key, {}).setdefault(row.seed, row)
-    return [tuple(group.values()) for group in groups.values()]
+        groups = found.setdefault((names(row), row.attack, row.norm, row.eps, marks[row]), [])
+        group = next((each for each in groups if row.seed not in each), None)
+        if group is None:
+            groups.append(group := {})
+        group[row.seed] = row
+    return [[tuple(group.values()) for group in groups] for groups in found.values()]

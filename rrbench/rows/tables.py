@@ -3,14 +3,16 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from statistics import fmean, stdev
 
 from rrbench.errors import UseError
-from rrbench.names import radius_text, split_list, unknown
+from rrbench.names import parse_budget, radius_text, split_list, unknown
 from rrbench.plugins.catalogue import plugin_name
 from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table
-from rrbench.rows.repeats import row_marks
-from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, order, to_csv
+from rrbench.rows.repeats import gather_all, row_marks
+from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by, order, to_csv
 from rrbench.rows.sight import attack_text, is_blind
 
 WIDTH = 100  # letters in a line of text
@@ -19,37 +21,81 @@ LAYOUTS = ("text", "markdown", "latex", "csv", "html")
 
 
 def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked: bool = False) -> str:
-    """Show the main columns of every row, in blocks by data set, network, preset and seed; as CSV show all columns.
+    """Show the main columns in blocks by data set, network, preset and number of inputs; as CSV all columns.
 
-    If ranked, the best joint number of each budget comes first.
+    Seeds of one training share a line: mean and standard deviation. If ranked, the best joint number of each budget
+    comes first.
     """
     rows = sorted(rows, key=rank if is_ranked else order)
     if layout == "csv":
         return to_csv(rows).rstrip("\n")
-    blocks: dict[str, list[ResultRow]] = {}
+    blocks: dict[tuple[str, str, str, int], list[ResultRow]] = {}
     for row in rows:
-        title = f"{row.dataset}, {row.network}, preset {row.preset}, seed {row.seed}, n={row.n or '?'}"
-        blocks.setdefault(title if row.status == "ok" else "failed", []).append(row)
-    parts = []
-    for title, block in blocks.items():
-        header, cells = _failures(block) if title == "failed" else _measurements(block)
-        parts.append(render(header, cells, layout, title))
-    note = (
+        if row.status == "ok":
+            blocks.setdefault((row.dataset, row.network, row.preset, row.n or 0), []).append(row)
+    if not is_ranked:
+        blocks = dict(sorted(blocks.items()))
+    parts = [render(*_measurements(block, is_ranked), layout, _title(block)) for block in blocks.values()]
+    failed = [row for row in rows if row.status != "ok"]
+    parts += [render(*_failures(failed), layout, "failed")] if failed else []
+    has_seeds = any(len({row.seed for row in block}) > 1 for block in blocks.values())
+    note = [
+        "\u00b1: standard deviation over seeds, that is over trainings."
+        " Lines of one seed have 95 % intervals over examples."
+    ] * has_seeds + [
         "acc_tpr95 [95 % interval over examples]: accuracy when 95 % of the right answers are kept, "
-        "threshold from these inputs.\n"
-        "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.\n"
-        "coverage: accepted. robust: rejected, or right. joint: robust, and also accepted and right when clean."
-    )
+        "threshold from these inputs.",
+        "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.",
+        "coverage: accepted. robust: rejected, or right. joint: robust, and also accepted and right when clean.",
+    ]
     if layout == "html":
         return html_page("Results of rrbench", "\n".join(parts))
-    below = [note, *_notes(rows)] if layout == "text" and parts else []
+    below = [*note, *_notes(rows)] if layout == "text" and parts else []
     return "\n".join(["\n\n".join(parts), *below])
+
+
+def _title(block: Sequence[ResultRow]) -> str:
+    first, seeds = block[0], sorted({row.seed for row in block})
+    shown = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{first.dataset}, {first.network}, preset {first.preset}, {shown}, n={first.n or '?'}"
 
 
 def rank(row: ResultRow) -> tuple[object, ...]:
     """Sort key: by budget, then the largest joint number first; rows without one last."""
     joint = row.deploy_joint
     return row.norm != "linf", row.norm, Fraction(row.eps or 0), joint is None, -(joint or 0.0), *order(row)
+
+
+def choose(rows: Sequence[ResultRow], rejectors: str = "", attacks: str = "", budgets: str = "") -> list[ResultRow]:
+    """Return the rows of some rejectors, attacks and budgets; empty means all, and clean rows have every budget.
+
+    A word that fits no row is refused: it is misspelt, or was not measured.
+    """
+    wanted = [parse_budget(budget) for budget in split_list(budgets)]
+    for budget, (norm, radius) in zip(split_list(budgets), wanted, strict=True):
+        if not any(_has_budget(row, norm, radius) for row in rows):
+            raise unknown("budget in these results:", budget, {budget_text(row) for row in rows if row.norm})
+    for name in split_list(rejectors):
+        if not any(goes_by(row, name) for row in rows):
+            known = {each for row in rows for each in (row.rejector, f"{row.rejector}@{row.framework}")}
+            raise unknown("rejector in these results:", name, known)
+    for name in split_list(attacks):
+        if not any(is_of(row, name) for row in rows):
+            raise unknown("attack in these results:", name, {row.attack for row in rows})
+    chosen = [
+        row
+        for row in rows
+        if (not rejectors or any(goes_by(row, name) for name in split_list(rejectors)))
+        and (not attacks or is_of(row, attacks))
+        and (not wanted or not row.norm or any(_has_budget(row, *each) for each in wanted))
+    ]
+    if not chosen:
+        raise UseError("no row has all of these rejectors, attacks and budgets")
+    return chosen
+
+
+def _has_budget(row: ResultRow, norm: str, radius: Fraction | None) -> bool:
+    return row.norm == norm and (Fraction(row.eps) if row.eps else None) == radius
 
 
 def is_of(row: ResultRow, attacks: str) -> bool:
@@ -71,44 +117,69 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _measurements(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
-    header = [
-        "trained as",
-        "rejector",
-        "attack",
-        "budget",
-        "acc_all",
-        "acc_tpr95",
-        "auc",
-        "coverage",
-        "robust",
-        "joint",
-    ]
+def _measurements(block: Sequence[ResultRow], is_ranked: bool) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of a block; lines that look alike get a column that tells them apart."""
+    groups = gather_all(block)
+    if is_ranked:
+        groups.sort(key=lambda group: rank(replace(group[0], deploy_joint=mean_of(group, "deploy_joint"))))
+    names = [(row.trained_as, row.rejector, attack_text(row), budget_text(row)) for row, *_ in groups]
+    counts, marks = [len(group) for group in groups], row_marks(block)
+    is_alike = len(set(names)) < len(names)
+    more: dict[str, list[str]] = {}
+    if len(set(counts)) > 1:
+        more["seeds"] = [str(count) for count in counts]
+    if is_alike:
+        more["of"] = [marks[group[0]] or f"seed {group[0].seed}" for group in groups]
+    header = ["trained as", "rejector", "attack", "budget", *more]
+    header += ["acc_all", "acc_tpr95", "auc", "coverage", "robust", "joint"]
     return header, [
         [
-            row.trained_as,
-            row.rejector,
-            attack_text(row),
-            budget_text(row),
-            number(row, "acc_all"),
-            _with_interval(row, "acc_tpr95"),
-            number(row, "auc"),
-            number(row, "deploy_coverage"),
-            number(row, "deploy_robust"),
-            _with_interval(row, "deploy_joint"),
+            *names[index],
+            *(column[index] for column in more.values()),
+            summed_up(group, "acc_all"),
+            _with_interval(group, "acc_tpr95"),
+            summed_up(group, "auc"),
+            summed_up(group, "deploy_coverage"),
+            summed_up(group, "deploy_robust"),
+            _with_interval(group, "deploy_joint"),
         ]
-        for row in block
+        for index, group in enumerate(groups)
     ]
 
 
-def _with_interval(row: ResultRow, column: str) -> str:
-    value, low, high = (number(row, name) for name in (column, f"{column}_low", f"{column}_high"))
-    return value if low == high == "-" else f"{value} [{low}, {high}]"
+def _with_interval(group: Sequence[ResultRow], column: str) -> str:
+    value, low, high = (summed_up(group, name) for name in (column, f"{column}_low", f"{column}_high"))
+    return value if len(group) > 1 or low == high == "-" else f"{value} [{low}, {high}]"
 
 
-def _failures(block: list[ResultRow]) -> tuple[list[str], list[list[str]]]:
-    return ["trained as", "rejector", "attack", "budget", "error"], [
-        [row.trained_as, row.rejector, row.attack, budget_text(row), row.error] for row in block
+def summed_up(group: Sequence[ResultRow], column: str) -> str:
+    """Print a column of rows that differ in their seeds: the number, or mean and standard deviation where defined."""
+    if len(group) == 1:
+        return number(group[0], column)
+    values = [value for row in group if (value := getattr(row, column)) is not None]
+    return spread_text(values, 2 if column in PERCENTAGES else 3)
+
+
+def spread_text(values: Sequence[float], places: int, sign: str = "") -> str:
+    """Print the mean and the standard deviation of a sample; one value has no deviation."""
+    if not values:
+        return "-"
+    mean = f"{fmean(values):{sign}.{places}f}"
+    return f"{mean} \u00b1 {stdev(values):.{places}f}" if len(values) > 1 else mean
+
+
+def mean_of(group: Sequence[ResultRow], column: str) -> float | None:
+    """Return a column's mean over seeds where it is defined."""
+    values = [value for row in group if (value := getattr(row, column)) is not None]
+    return fmean(values) if values else None
+
+
+def _failures(block: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
+    with_seed = len({row.seed for row in block}) > 1
+    header = ["trained as", "rejector", "attack", "budget", *(["seed"] * with_seed), "error"]
+    return header, [
+        [row.trained_as, row.rejector, row.attack, budget_text(row), *([str(row.seed)] * with_seed), row.error]
+        for row in block
     ]
 
 
@@ -117,18 +188,19 @@ def pivot_table(
     by: str,
     metric: str,
     layout: str = "text",
-    field: Callable[[ResultRow], str] | None = None,
+    field: Callable[[Sequence[ResultRow]], str] | None = None,
 ) -> str:
     """Show one metric: a line for each checkpoint, rejector and attack, a column for each value of `by`.
 
-    Seeds stand side by side. Other presets, precisions and numbers of inputs get their own lines. So do rows that only
-    have the same names, but another network, rejector or revision: the column `of` tells them apart.
-    `field` prints a row if the metric alone is not enough.
+    Seeds are summed up: mean and standard deviation. Other presets, precisions and numbers of inputs get their own
+    lines. So do rows that only have the same names, but another network, rejector or revision: the column `of` tells
+    them apart.
+    `field` prints the rows of one place, a row for each seed, if the metric alone is not enough.
     """
     for name, known in ((by, (*COLUMNS, "budget")), (metric, COLUMNS)):
         if name not in known:
             raise unknown("column", name, known)
-    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    lines: dict[tuple[str, ...], dict[str, list[ResultRow]]] = {}
     columns: dict[str, None] = {}
     columns_of_names = ("dataset", "network", "preset", "precision", "n", "trained_as", "rejector", "attack")
     keys = [key for key in columns_of_names if key != by]
@@ -149,15 +221,21 @@ def pivot_table(
         value = name_of(row, by)
         columns[value] = None
         names = [*(name_of(row, key) for key in varying), *([marks[row]] if has_marks else [])]
-        line = lines.setdefault(tuple(names), {})
-        shown = field(row) if field else number(row, metric)
-        line.setdefault(value, []).append(shown if row.status == "ok" else "failed")
+        lines.setdefault(tuple(names), {}).setdefault(value, []).append(row)
     varying += ["of"] if has_marks else []
-    header, joint = [*varying, *columns], "; " if field else " "
-    cells = [[*key, *(joint.join(line.get(column, ["missing"])) for column in columns)] for key, line in lines.items()]
+    header, show = [*varying, *columns], field or (lambda group: summed_up(group, metric))
+    cells = [[*key, *(_place(line.get(column, []), show) for column in columns)] for key, line in lines.items()]
     if layout == "html":
         return html_page(metric, render(header, cells, layout, metric))
     return render(header, cells, layout, metric) if layout != "text" else _folded(header, cells, len(varying), metric)
+
+
+def _place(rows: Sequence[ResultRow], show: Callable[[Sequence[ResultRow]], str]) -> str:
+    """Print the rows of one place of a pivot; rows that share a seed stand side by side."""
+    done = gather_all(row for row in rows if row.status == "ok")
+    failed = sum(row.status != "ok" for row in rows)
+    words = [*map(show, done), *(["failed" if failed == 1 else f"{failed} failed"] if failed else [])]
+    return "; ".join(words) or "missing"
 
 
 def _folded(header: Sequence[str], cells: Sequence[Sequence[str]], names: int, title: str) -> str:

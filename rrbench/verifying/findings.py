@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from rrbench.numbers import counted
 from rrbench.verifying.tolerance import Tolerance
 
 
@@ -24,13 +25,15 @@ class Findings:
 
     def lines(self) -> list[str]:
         """Say what is wrong, what could not be checked, and how strictly attacks were repeated."""
-        missing = [f"not checkable: {count} cells: {reason}" for reason, count in sorted(self.unchecked.items())]
+        missing = [
+            f"not checkable: {counted(count, 'cell')}: {reason}" for reason, count in sorted(self.unchecked.items())
+        ]
         return [*self.problems, *missing, *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances))]
 
     def summary(self) -> str:
         """Summarise in one line."""
         unchecked = self.unchecked.total()
-        text = f"{self.cells} cells: {self.confirmed} confirmed, {self.recomputed} recomputed only"
+        text = f"{counted(self.cells, 'cell')}: {self.confirmed} confirmed, {self.recomputed} recomputed only"
         text += f", {unchecked} not checkable"
         text += f", {self.wrong} wrong" if self.wrong else ""
         text += f", {self.failed} failed rows" if self.failed else ""
@@ -38,5 +41,5 @@ class Findings:
         text += f"; {self.unfitted} need --rerun for what their fitted rejectors say" if self.unfitted else ""
         text += f"; {self.superseded} of another revision than is installed" if self.superseded else ""
         if self.problems:
-            return f"{text}; {len(self.problems)} problems"
+            return f"{text}; {counted(len(self.problems), 'problem')}"
         return f"{text}; {'all confirmed' if self.confirmed == self.cells else 'nothing found wrong'}"

@@ -19,6 +19,7 @@ from rrbench.measuring.store import Store
 from rrbench.planning.cells import clean_key
 from rrbench.progress import Report
 from rrbench.rows.currency import is_current
+from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
@@ -227,6 +228,7 @@ def verify_folder(
     """Verify every cell of a work folder and its rows.csv."""
     store = Store(folder)
     if not (folder / "cells").is_dir():
+        check_scores(folder, what="verify")
         raise UseError(f"{folder} is no work folder: it has no cells/")
     verifier = Verifier(store, roots, device)
     # Sort cells that share a network and an attack together: a rerun attacks once for all their rejectors.

@@ -13,6 +13,7 @@ from typing import Any, cast
 from rrbench.errors import UseError, brief
 from rrbench.files.decoding import from_json
 from rrbench.files.disk import is_plain_name, read_json, write_json
+from rrbench.rows.published import REPOSITORY
 
 EMBEDDED = Path(__file__).resolve().parent
 
@@ -44,6 +45,12 @@ class Entry:
 def large_zoo() -> Path:
     """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo."""
     return Path(os.environ.get("RRBENCH_ZOO", "results/zoo"))
+
+
+def shown_zoo() -> str:
+    """Name that folder, and where a copy of it is if it is not here."""
+    folder = large_zoo()
+    return str(folder) if folder.is_dir() else f"{folder} (results/zoo of {REPOSITORY} has some: set RRBENCH_ZOO to it)"
 
 
 def entries(folder: Path) -> list[Entry]:

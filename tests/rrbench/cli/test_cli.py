@@ -178,7 +178,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(command: Any, empt
     answer = command(*arguments, "--dry-run")
     assert answer.code == 0
     assert files(tmp_path) == before
-    assert "4 cells on 1 checkpoints, 2 of them share an attack already run" in answer.out
+    assert "4 cells on 1 checkpoint, 2 of them share an attack already run" in answer.out
     # Training: 3 epochs of 1,077 images at 1 + 1 gradients and 360 at 1; the attack: 60 images at 10.
     training = 3 * (1077 * 2 + 360)
     (checkpoint,) = (line for line in answer.out.splitlines() if line.startswith("checkpoint"))
@@ -195,7 +195,7 @@ def test_a_dry_run_knows_what_is_done(command: Any, bench: Any) -> None:
     assert files(bench.out) == before
     assert "\n0 gradient evaluations" in answer.out
     answer = command(*[word.replace("confidence", "confidence,t-con") for word in arguments], "--dry-run")
-    assert "4 cells on 1 checkpoints" in answer.out
+    assert "4 cells on 1 checkpoint" in answer.out
     assert "\n0 gradient evaluations" in answer.out
 
 

@@ -87,7 +87,7 @@ def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner)
         "left out: carl does not run on pgd-at: it needs carl",
     ]
     assert total == (
-        "4 cells on 1 checkpoints, 2 of them share an attack already run\n"
+        "4 cells on 1 checkpoint, 2 of them share an attack already run\n"
         f"186,840 gradient evaluations, about 35 s on {describe(CPU)}"
     )
     rates = RATES["small-cnn", "cpu"]
@@ -149,7 +149,7 @@ def test_a_network_that_nobody_measured_is_taken_for_a_resnet_on_the_same_kind_o
 
 
 @pytest.mark.parametrize(
-    ("rate_of_this_machine", "shown"), [(1800, "about 2 s"), (12, "about 5 min"), (0.1, "about 10.0 h")]
+    ("rate_of_this_machine", "shown"), [(1800, "about 2 s"), (12, "about 5 min"), (0.1, "about 10 h")]
 )
 def test_the_time_is_shown_in_its_unit(runner: Runner, rate_of_this_machine: float, shown: str) -> None:
     planned = plan(["confidence"], ["pgd10"])

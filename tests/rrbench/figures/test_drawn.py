@@ -18,9 +18,18 @@ from rrbench.figures import features
 from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
 from rrbench.figures.certainty import couple
 from rrbench.figures.request import FigureOptions, paper_request
-from rrbench.figures.risk_coverage import GRID, at_its_boldest, by_budget, curve_of, draw_risk_coverage
+from rrbench.figures.risk_coverage import (
+    GRID,
+    POINTS,
+    Curve,
+    _shown,
+    at_its_boldest,
+    by_budget,
+    curve_of,
+    draw_risk_coverage,
+)
 from rrbench.figures.scored import Scored, victim_label
-from rrbench.figures.style import look, save
+from rrbench.figures.style import finish, look, panels, save, styled, typeset
 from rrbench.figures.temperature import sweep
 from rrbench.metrics.measures import risk_coverage
 from rrbench.rows.row import ResultRow, read_rows
@@ -55,12 +64,16 @@ def test_every_figure_can_be_written_and_its_axes_say_what_they_show(
 ) -> None:
     figure = drawn[name]
     save(figure, tmp_path / f"{name}.png")
+    figure.draw_without_rendering()  # at the resolution of the layout
     assert (tmp_path / f"{name}.png").stat().st_size > 2000
     assert figure.axes[0].get_ylabel()
     for panel in figure.axes:
         assert panel.get_xlabel()
+        room = panel.get_window_extent()
+        assert panel.yaxis.label.get_window_extent().height <= room.height, panel.get_ylabel()
+        assert panel.xaxis.label.get_window_extent().width <= room.width, panel.get_xlabel()
         assert panel.lines or panel.collections or panel.patches
-    title = figure.get_suptitle()
+    title = figure.get_suptitle().replace("\n", " ")
     assert "digits, small-cnn, preset quick" in title
     assert "seed 0" in title
 
@@ -120,7 +133,7 @@ def test_figure_6_shows_confidence_over_xi_and_the_filter(drawn: dict[str, Figur
         (drawn["figure6"].axes[5], "wrong", ~expected.correct),
     ):
         assert points(panel, label) == pytest.approx(both[chosen])
-        xi, bound = line(panel, "confidence = 1 / (2 - xi)").get_data()
+        xi, bound = line(panel, "confidence = 1 / (2 - \u03be)").get_data()
         assert bound == pytest.approx(1 / (2 - xi))
 
 
@@ -243,7 +256,7 @@ def test_one_norm_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
 
 def test_one_attack_throughout_is_in_the_titles_and_the_legend_is_one(cells: list[Scored]) -> None:
     figure = draw_risk_coverage(cells, "pgd3")
-    assert [panel.get_title() for panel in figure.axes][-1] == "linf:3/20, pgd3"
+    assert [panel.get_title() for panel in figure.axes][-1] == "\u2113\u221e 3/20, pgd3"
     assert all(panel.get_legend() is None for panel in figure.axes)
     (legend,) = figure.legends
     names = {f"{cell.row.rejector} ({cell.row.trained_as})" for cell in by_budget(cells, "pgd3")["linf:3/20"]}
@@ -262,7 +275,7 @@ def test_where_attacks_differ_each_curve_names_its_own(cells: list[Scored]) -> N
     figure = draw_risk_coverage(mixed)
     assert figure.legends == []
     panel = figure.axes[-1]
-    assert panel.get_title() == "linf:3/20"
+    assert panel.get_title() == "\u2113\u221e 3/20"
     assert panel.get_legend() is not None
     assert [item.get_label() for item in panel.lines] == [
         f"{cell.row.rejector} ({cell.row.trained_as}): {cell.row.attack}" for cell in by_budget(mixed)["linf:3/20"]
@@ -326,3 +339,30 @@ def test_a_point_that_other_rows_show_to_be_weak_is_hollow(cells: list[Scored]) 
         hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
         assert [float(value) for line in hollow for value in np.asarray(line.get_ydata())] == expected
         assert ("hollow" in figure.get_suptitle()) == bool(expected)
+
+
+def test_labels_are_typeset_and_none_is_longer_than_its_axis(drawn: dict[str, Figure]) -> None:
+    assert {panel.get_xlabel() for panel in drawn["accuracy-budget"].axes} == {"\u2113\u221e radius"}
+    assert {panel.get_xlabel() for panel in drawn["figure5"].axes} == {"log\u2082 \u03c4"}
+    assert {panel.get_xlabel() for panel in drawn["figure6"].axes} == {"\u03be-error"}
+    assert [typeset(budget) for budget in ("linf:8/255", "l2:1/2", "l2", "")] == [
+        "\u2113\u221e 8/255", "\u2113\u2082 1/2", "\u2113\u2082", "",
+    ]  # fmt: skip
+    with styled():
+        figure, (panel,) = panels(1, 1, width=3.3, height=1.6)
+        panel.set_ylabel("a label that is much longer than its axis")
+        finish(figure, "a title " * 20)
+    assert panel.get_ylabel().replace("\n", " ") == "a label that is much longer than its axis"
+    assert panel.yaxis.label.get_window_extent().height <= panel.get_window_extent().height
+
+
+def test_a_curve_of_ten_thousand_inputs_keeps_its_shape_in_few_points() -> None:
+    rng = np.random.default_rng(0)
+    coverage, risk = risk_coverage(rng.random(10_000), rng.random(10_000) < 0.8)
+    row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 10_000)
+    curve = Curve(row, coverage, risk, coverage, coverage)
+    shown_coverage, shown_risk = _shown(curve)
+    assert len(shown_coverage) <= POINTS + 1
+    assert (shown_coverage[-1], shown_risk[-1]) == (coverage[-1], risk[-1])
+    nearest = shown_risk[np.searchsorted(shown_coverage, coverage[coverage >= 0.05])]
+    assert np.abs(nearest - risk[coverage >= 0.05]).max() < 0.01

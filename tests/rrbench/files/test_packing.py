@@ -244,10 +244,10 @@ def test_training_lists_a_network_without_weights_and_rows_on_it_are_recomputed_
     assert "(not kept)" in command("list", "zoo").out
     run = ["--rejectors", "confidence", "--attacks", "clean", "--frameworks", "standard", "--retrain"]
     assert command("run", *run, *options).code == 0
-    assert command("verify", out).out == "1 cells: 1 confirmed, 0 recomputed only, 0 not checkable; all confirmed\n"
+    assert command("verify", out).out == "1 cell: 1 confirmed, 0 recomputed only, 0 not checkable; all confirmed\n"
     for path in (out / "checkpoints").iterdir():
         assert sha256(path) == entry.sha256 or path.name.endswith(".last.safetensors")
         path.unlink()
     answer = command("verify", out)
     assert answer.code == 0
-    assert answer.out == "1 cells: 0 confirmed, 1 recomputed only, 0 not checkable; nothing found wrong\n"
+    assert answer.out == "1 cell: 0 confirmed, 1 recomputed only, 0 not checkable; nothing found wrong\n"

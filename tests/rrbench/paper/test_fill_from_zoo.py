@@ -13,7 +13,7 @@ from rrbench.errors import UseError
 from rrbench.paper.planning import describe_missing, plan_missing
 from rrbench.paper.tabulate import Selection, tables_from
 from rrbench.planning.cells import Training
-from rrbench.rows.row import ResultRow, to_csv
+from rrbench.rows.row import ResultRow, to_csv, write_rows
 from rrbench.training.train import describe_training
 from rrbench.zoo import Entry, entries, write_index
 
@@ -32,7 +32,7 @@ def rr_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     entry = Entry("rr.safetensors", "0" * 64, key, "cifar10", "resnet18", "pgd-at+rr", 0, 110, 83.0, 54.0, "made up")
     write_index(tmp_path, [entry])
     (tmp_path / entry.file).touch()
-    (tmp_path / "results").mkdir()
+    write_rows(tmp_path / "results" / "none" / "rows.csv", [])
     monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -20,9 +20,9 @@ ON_DIGITS = ("--dataset", "digits", "--network", "small-cnn")
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder of one's own, with a results folder that holds nothing."""
+    """Work in a folder of one's own, whose results hold no row: the published ones are not looked for."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results").mkdir()
+    write_rows(tmp_path / "results" / "none" / "rows.csv", [])
     return tmp_path
 
 

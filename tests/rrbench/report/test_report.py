@@ -23,18 +23,21 @@ from scipy.stats import binomtest
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
 from rrbench.report import write_report
-from rrbench.report.gallery import answers
+from rrbench.report.gallery import FEWER, answers, class_name, magnified
 from rrbench.report.origin import show_manifest
+from rrbench.report.page import GALLERIES
 from rrbench.report.picture import png
-from rrbench.report.results import read_results
+from rrbench.report.plots import show_plots
+from rrbench.report.results import Results, read_results
 from rrbench.report.standings import find_standings, main_budget
-from rrbench.report.summary import are_blind, details, verdict
+from rrbench.report.summary import are_blind, details, untried, verdict
 from rrbench.rows.paired import ScoreFiles, all_but_note
 from rrbench.rows.record import read_cell
 from rrbench.rows.row import ResultRow, read_rows, to_csv
 from rrbench.rows.sight import attack_text
 from stored_scores import save_scores, scores_of
 
+ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "line", "circle", "path", "use", "rect"}
 
 
@@ -104,7 +107,7 @@ def test_the_summary_names_best_and_worst_and_says_whether_the_inputs_tell_them_
 
 def test_many_rivals_are_counted_rather_than_named() -> None:
     said = text_of("".join(verdict(find_standings([row(name, "pgd10", 90) for name in "abcdefg"]), {})))
-    assert said.endswith("the order of a (pgd-at) and b (pgd-at), c (pgd-at), d (pgd-at) and 3 more.")
+    assert said.endswith("the order of a (pgd-at) and b (pgd-at), c (pgd-at), d (pgd-at) and 3 more. ")
 
 
 def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path: Path) -> None:
@@ -141,6 +144,84 @@ def test_doubts_and_cheap_robustness_are_said_beside_the_number() -> None:
     assert "It answers 40.0 % of the clean inputs and 90.0 % of the attacked ones" in said
     assert "So few clean answers make robustness cheap." in said
     assert "Doubtful: more steps or restarts still help" in said
+
+
+def test_only_attacks_that_all_ranked_rejectors_met_decide_ranks() -> None:
+    worst = {"settings": '{"members": ["pgd10"]}'}
+    rows = [
+        *(row(name, "worst-case", robust, **worst) for name, robust in (("a", 60), ("b", 50), ("never-reject", 55))),
+        *(row(name, "pgd10", 70) for name in ("a", "b", "never-reject", "c", "d")),
+        row("c", "pgd100", 69),
+        row("a", "adaptive(ce+rr)", 40),
+    ]
+    standings = find_standings(rows)
+    ranked = [(each.rejector, each.value, each.shared) for each in standings if each.is_ranked]
+    both = ("pgd10", "worst-case")
+    assert ranked == [("a", 60, both), ("never-reject", 55, both), ("b", 50, both)]
+    assert [(each.rejector, each.value) for each in standings[3:]] == [("d", 70), ("c", 69)]
+    assert standings[0].harder is not None
+    assert "Not for its rank, as not all met it: adaptive(ce+rr) leaves 40.0 %." in text_of(details(standings[0]))
+    said = text_of("".join(verdict(standings, {})))
+    assert said.startswith("At linf:3/20, each under the strongest of the 2 attacks that all 3 met, a (pgd-at) holds")
+    assert "Never rejecting has 55.0 % [50.1, 59.8]: 1 of 2 is below it." in said
+    assert said.endswith("Not ranked, as they did not meet all these attacks: d (pgd-at), c (pgd-at).")
+    assert text_of(untried(standings)) == (
+        "Tried adaptive(ce+rr) only on a (pgd-at); pgd100 only on c (pgd-at); worst-case not on d (pgd-at), c (pgd-at)."
+    )
+
+
+def test_where_no_attack_was_tried_on_two_rejectors_none_is_ranked() -> None:
+    standings = find_standings([row("a", "pgd10", 90), row("b", "pgd100", 80)])
+    assert not any(each.is_ranked for each in standings)
+    assert text_of("".join(verdict(standings, {}))).startswith(
+        "No attack was tried on two rejectors, so none is ranked."
+    )
+
+
+def test_a_dear_attack_decides_and_a_cheap_one_that_more_met_does_not() -> None:
+    rows = [row(name, "pgd10", 70, gradients=10.0) for name in "abcd"]
+    rows += [row(name, "pgd100x10", 60, gradients=1000.0) for name in "ab"]
+    assert [each.rejector for each in find_standings(rows) if each.is_ranked] == ["a", "b"]
+    assert [each.rejector for each in find_standings(rows[:5]) if each.is_ranked] == ["a", "b", "c", "d"], "one is few"
+
+
+def plots_of(rows: list[ResultRow]) -> list[str]:
+    page = show_plots(Results(Path("rows.csv"), rows), rows, find_standings(rows), "p")
+    return re.findall(r"<figcaption>(.*?)</figcaption>", page)
+
+
+def test_a_figure_that_one_radius_cannot_fill_is_left_out() -> None:
+    one = [row("a", "clean", 99), row("a", "pgd10", 90), row("b", "pgd10", 90)]
+    assert plots_of(one) == []
+    assert [text.partition(" against")[0] for text in plots_of([*one, row("a", "pgd10", 80, eps="1/4")])] == [
+        "Accuracy, all answered (%)", "Accuracy at TPR-95 (%)", "Rejected or right (%)",
+    ]  # fmt: skip
+
+
+def test_a_change_is_magnified_around_grey() -> None:
+    change = np.array([[[0.0, 8 / 255], [-4 / 255, 2 / 255]]])
+    image, times = magnified(change)
+    assert times == pytest.approx(255 / 16)
+    assert image == pytest.approx(np.array([[[0.5, 1.0], [0.25, 0.625]]]))
+    assert magnified(0 * change)[1] == 0
+
+
+def test_classes_have_their_names() -> None:
+    assert [class_name("cifar10", label) for label in (0, 9, 10)] == ["airplane", "truck", "10"]
+    assert (class_name("cifar10-c(fog)", 6), class_name("cifar100", 99)) == ("frog", "worm")
+    assert class_name("digits", 7) == "7"
+
+
+def test_the_published_rows_make_a_small_page_with_the_worst_case_first(tmp_path: Path) -> None:
+    """Images add at most 12 x 8 x 3 pictures of 4 kB; curves 400 points each."""
+    write_report(ROOT / "results" / "cifar10" / "rows.csv", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(text) < 3e6 - GALLERIES * FEWER * 3 * 4300
+    assert text.index("preset strong") < text.index("preset paper")
+    first = text_of(text[text.index("<tbody>") : text.index("</tbody>")])
+    assert "worst-case" in first
+    assert re.search(r"never-rejectpgd-at\d", first), "it has a rank"
+    assert "<summary>linf:16/255: 18 rows</summary>" in text
 
 
 def test_attacks_that_never_look_at_the_rejector_are_called_blind() -> None:
@@ -258,7 +339,7 @@ def test_a_failed_cell_is_shown_with_its_reason(tmp_path: Path) -> None:
     write_report(tmp_path / "rows.csv", tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "NaN &lt;gradients&gt;" in text
-    assert "1 cells measured, 1 failed" in text
+    assert "1 cell measured, 1 failed" in text
     assert "No attack with a budget was measured" in text
 
 

@@ -115,8 +115,10 @@ def test_it_renders_with_every_section_and_picture(report_page: Path, browser: B
     assert headings[:3] == ["Summary", "Each rejector at its weakest", "Plots"]
     assert len(headings) == 8
     pictures = "return Promise.all([...document.images].map((each) => each.decode().then(() => each.naturalWidth)))"
-    assert browser.run(pictures) == 2 * 16 * 2 * [8], "of two rejectors sixteen inputs, clean and attacked"
-    assert browser.run('return document.querySelectorAll("#plots .plot svg path").length') > 20
+    assert browser.run(pictures) == 2 * 16 * 3 * [8], "of two rejectors sixteen inputs: clean, attacked, the change"
+    assert browser.run('return document.querySelectorAll("#plots .plot svg").length') == 5, (
+        "two of risk, three of radii"
+    )
     assert browser.run('return document.querySelector("#summary .lead").getBoundingClientRect().height') > 20
     assert browser.log() == []
 
@@ -137,15 +139,16 @@ def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_round(
 
 def test_names_sort_as_words_and_what_is_undefined_stays_last(report_page: Path, browser: Browser) -> None:
     browser.open(report_page, width=1280)
-    script = 'return [...document.querySelector("#results tbody").rows].map((row) => row.cells[%d].textContent)'
-    attack, auc = 2, 6
-    browser.click(f"#results thead th:nth-child({attack + 1}) button")
-    names = browser.run(script % attack)
+    script = """const table = document.querySelectorAll("#results table")[%d];
+    return [...table.tBodies[0].rows].map((row) => row.cells[%d].textContent)"""
+    clean, attacked, attack, auc = 0, 1, 2, 5
+    browser.click(f"#results .scroll:nth-of-type({attacked + 1}) thead th:nth-child({attack + 1}) button")
+    names = browser.run(script % (attacked, attack))
     assert names == sorted(names)
-    assert len(set(names)) > 2
+    assert len(set(names)) == 2
     for _ in range(2):
-        browser.click(f"#results thead th:nth-child({auc + 1}) button")
-        values = browser.run(script % auc)
+        browser.click(f"#results .scroll:nth-of-type({clean + 1}) thead th:nth-child({auc + 1}) button")
+        values = browser.run(script % (clean, auc))
         assert "-" in values, "where nothing is wrong, there is no auc"
         assert values.index("-") == len(values) - values.count("-")
 
@@ -157,6 +160,21 @@ def test_it_fits_a_phone(report_page: Path, browser: Browser) -> None:
     assert browser.run('return document.querySelector("#results .scroll").scrollWidth') > 390, (
         "the table scrolls itself"
     )
+    assert browser.run(RIGHTMOST % ".plot svg, .commands code, .gallery img") <= 390
+
+
+RIGHTMOST = """
+return Math.max(...[...document.querySelectorAll("%s")].map((each) => each.getBoundingClientRect().right))
+"""
+
+
+def test_at_1280_pixels_no_column_of_the_ranking_and_no_command_is_cut_off(report_page: Path, browser: Browser) -> None:
+    browser.open(report_page, width=1280)
+    assert browser.run(RIGHTMOST % "#weakest > .scroll th, .commands code") <= 1280 - 24, "the page has a margin"
+    names = browser.run(
+        'return [...document.querySelectorAll("#weakest > .scroll thead th")].map((th) => th.innerText)'
+    )
+    assert [name.split()[0] for name in names][5] == "clean"
     assert browser.log() == []
 
 

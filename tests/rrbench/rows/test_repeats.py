@@ -16,7 +16,7 @@ from rrbench.files.fingerprints import of_network, of_object
 from rrbench.protocols import Outputs, Rejector
 from rrbench.report.standings import find_standings
 from rrbench.report.summary import details
-from rrbench.rows.repeats import gather, row_marks
+from rrbench.rows.repeats import gather, gather_all, row_marks
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import pivot_table
 from rrbench_baselines.confidence import Confidence
@@ -86,8 +86,10 @@ def test_a_pivot_gives_each_a_line_of_its_own(changes: dict[str, Any]) -> None:
     assert header.split(",")[-2] in ("of", "precision", "rejector")
 
 
-def test_a_pivot_of_seeds_has_them_side_by_side() -> None:
-    assert "80.00 81.00" in pivot_table([row(0), row(1)], "attack", "acc_tpr95", "csv")
+def test_a_pivot_sums_up_the_seeds_of_one_training_and_no_others() -> None:
+    shown = pivot_table([row(0), row(1), row(1, checkpoint_sha256="e" * 64)], "attack", "acc_tpr95", "csv")
+    assert "80.50" not in shown
+    assert "80.50 \u00b1 0.71" in pivot_table([row(0), row(1)], "attack", "acc_tpr95", "csv")
 
 
 def test_the_clean_row_of_the_same_network_stands_beside_the_attack() -> None:
@@ -106,6 +108,7 @@ def test_the_clean_row_of_the_same_network_stands_beside_the_attack() -> None:
 def test_two_rows_of_one_seed_and_network_count_once() -> None:
     rows = [row(device="here"), row(device="there")]
     assert gather(rows) == [(rows[0],)]
+    assert gather_all(rows) == [(rows[0],), (rows[1],)]
 
 
 # What `rrbench.evaluate` says of somebody's own models and functions.

@@ -4,11 +4,12 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rrbench.errors import UseError
 from rrbench.rows.row import ResultRow, to_csv
-from rrbench.rows.tables import budget_text, is_of, number, pivot_table, render, results_table
+from rrbench.rows.tables import budget_text, choose, is_of, number, pivot_table, render, results_table
 
 BASE = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "clean", "", "", 0, "quick", 360)
 
@@ -108,15 +109,50 @@ def test_the_results_as_csv_are_one_table_with_every_column() -> None:
     assert len(list(csv.DictReader(io.StringIO(shown)))) == 4
 
 
-def test_each_data_set_preset_and_seed_has_a_block_of_its_own() -> None:
+def test_each_data_set_and_preset_has_a_block_of_its_own() -> None:
     rows = [row(seed=1), row(), row(preset="paper"), row(dataset="cifar10", n=None)]
     titles = [line for line in results_table(rows).splitlines() if "preset" in line]
     assert titles == [
         "cifar10, small-cnn, preset quick, seed 0, n=?",
         "digits, small-cnn, preset paper, seed 0, n=360",
-        "digits, small-cnn, preset quick, seed 0, n=360",
-        "digits, small-cnn, preset quick, seed 1, n=360",
+        "digits, small-cnn, preset quick, seeds 0, 1, n=360",
     ]
+
+
+def test_seeds_share_a_line_of_mean_and_standard_deviation() -> None:
+    values = {0: (97.0, 0.91), 1: (98.5, 0.94), 2: (96.1, None)}
+    bounds = {"acc_tpr95": 99.0, "acc_tpr95_low": 98.0, "acc_tpr95_high": 100.0}
+    rows = [row(seed=seed, acc_all=acc, auc=auc, **bounds) for seed, (acc, auc) in values.items()]
+    alone = row(rejector="rr", acc_all=98.0, **bounds)
+    shown = results_table([*rows, alone]).splitlines()
+    mean, deviation = np.mean([97.0, 98.5, 96.1]), np.std([97.0, 98.5, 96.1], ddof=1)
+    assert shown[0] == "digits, small-cnn, preset quick, seeds 0, 1, 2, n=360"
+    assert shown[1].split()[4:6] == ["budget", "seeds"]
+    one, other = shown[3:5]
+    assert f"3  {mean:.2f} \u00b1 {deviation:.2f}" in one
+    assert f"{0.925:.3f} \u00b1 {np.std([0.91, 0.94], ddof=1):.3f}" in one, "where it is defined"
+    assert "99.00 \u00b1 0.00 " in one
+    assert "1         98.00  99.00 [98.00, 100.00]" in other, "one seed has its interval"
+    assert "over seeds, that is over trainings" in "".join(shown)
+    assert "$\\pm$" in results_table(rows, "latex")
+    assert len(results_table(rows, "csv").splitlines()) == 4
+
+
+def test_lines_that_look_alike_say_in_what_they_differ() -> None:
+    rows = [row(checkpoint_sha256=letter * 64, acc_all=90.0) for letter in "ab"]
+    shown = results_table(rows).splitlines()
+    assert shown[1].split()[4:6] == ["budget", "of"]
+    assert [line.split()[3:5] for line in shown[3:5]] == [["checkpoint", "aaaaaaaa"], ["checkpoint", "bbbbbbbb"]]
+
+
+def test_a_ranking_is_by_the_mean_over_seeds() -> None:
+    def attacked(rejector: str, *joints: float) -> list[ResultRow]:
+        made = {"rejector": rejector, "attack": "worst-case", "norm": "linf", "eps": "3/20"}
+        return [row(**made, seed=seed, deploy_joint=joint) for seed, joint in enumerate(joints)]
+
+    rows = [*attacked("kd", 50.0, 10.0), *attacked("rr", 40.0, 42.0), *attacked("none", 0.0, 0.0)]
+    shown = results_table(rows, is_ranked=True).splitlines()[3:6]
+    assert [line.split()[1] for line in shown] == ["rr", "kd", "none"]
 
 
 def test_text_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
@@ -190,9 +226,11 @@ def test_a_pivot_does_not_mix_presets_or_numbers_of_inputs() -> None:
     )
 
 
-def test_a_pivot_shows_several_seeds_side_by_side() -> None:
+def test_a_pivot_sums_up_several_seeds() -> None:
     rows = [CLEAN, row(seed=1, acc_all=97.0)]
-    assert pivot_table(rows, "attack", "acc_all", "csv") == "rejector,clean\nconfidence,98.33 97.00"
+    assert pivot_table(rows, "attack", "acc_all", "csv") == "rejector,clean\nconfidence,97.67 \u00b1 0.94"
+    broken = row(seed=2, status="failed", error="NaN")
+    assert pivot_table([*rows, broken], "attack", "acc_all", "csv").endswith(",97.67 \u00b1 0.94; failed")
 
 
 @pytest.mark.parametrize(("by", "metric"), [("attak", "acc_all"), ("attack", "acc_al")])
@@ -275,3 +313,60 @@ def test_a_ranking_puts_each_budgets_best_joint_number_first() -> None:
 def test_rows_are_chosen_by_an_attacks_name_or_by_all_of_it(wanted: str, expected: list[str]) -> None:
     rows = [row(attack=name) for name in ("clean", "pgd10", "pgd100x10", "adaptive(ce+rcon)", "worst-case")]
     assert [each.attack for each in rows if is_of(each, wanted)] == expected
+
+
+MEASURED = [
+    CLEAN,
+    ATTACKED,
+    RECTIFIED,
+    row(attack="pgd100", norm="linf", eps="4/85"),
+    row(rejector="rr", attack="worst-case", norm="linf", eps="3/20", framework="trades"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"rejectors": "rr"}, [2, 4]),
+        ({"rejectors": "rr@trades"}, [4]),
+        ({"attacks": "pgd"}, [1, 3]),
+        ({"budgets": "linf:12/255"}, [0, 2, 3]),
+        ({"budgets": "linf:3/20", "rejectors": "confidence"}, [0, 1]),
+        ({"budgets": "linf:3/20,linf:4/85", "attacks": "pgd100,clean"}, [0, 1, 2, 3]),
+        ({}, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_rows_are_chosen_by_rejector_attack_and_budget(words: dict[str, str], expected: list[int]) -> None:
+    assert choose(MEASURED, **words) == [MEASURED[index] for index in expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rejectors", "ebd"], "unknown rejector in these results: 'ebd'; near: "),
+        (["--attacks", "worst"], "unknown attack in these results: 'worst'; near: worst-case"),
+        (["--budgets", "linf:1/3"], "unknown budget in these results: 'linf:1/3'; near: linf:"),
+        (["--budgets", "8/255"], "cannot read budget '8/255'"),
+        (["--rejectors", "confidence", "--attacks", "worst-case"], "no row has all of these"),
+        (["--paper", "table2", "--budgets", "linf:8/255"], "--paper takes its rows from --results"),
+    ],
+)
+def test_a_choice_that_fits_no_row_is_one_line(command: Any, tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "rows.csv").write_text(to_csv(MEASURED))
+    answer = command("table", *([] if "--paper" in words else [tmp_path]), *words)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert said in answer.err
+
+
+def test_differences_are_from_a_rejector_that_is_not_shown_and_over_seeds(command: Any, tmp_path: Path) -> None:
+    rows = [
+        row(rejector=name, seed=seed, acc_tpr95=value)
+        for name, values in {"confidence": (70.0, 72.0), "rr": (71.0, 74.0)}.items()
+        for seed, value in enumerate(values)
+    ]
+    (tmp_path / "rows.csv").write_text(to_csv(rows))
+    answer = command("table", tmp_path, "--rejectors", "rr", "--against", "confidence")
+    assert answer.code == 0
+    lines = [line for line in answer.out.splitlines() if line.startswith(("rr", "confidence"))]
+    assert lines == ["rr        72.50 \u00b1 2.12 (+1.50 \u00b1 0.71)"]
+    assert "mean \u00b1 standard deviation over seeds" in answer.out
