@@ -11,6 +11,7 @@ from torch import nn
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
+@pytest.mark.usefixtures("own_folder")
 def test_the_five_lines_measure_a_model_of_one_s_own(
     fenced: Callable[[Path], list[tuple[str, str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
