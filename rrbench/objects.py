@@ -5,6 +5,7 @@ Objects become choices. They are held until the call ends (`plugins/own.py`).
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import nn
 
 from rrbench.datasets.given import OwnData, own_data
 from rrbench.errors import UseError
-from rrbench.names import Choice, split_list
+from rrbench.names import Call, Choice, parse, resolve, split_list
 from rrbench.networks.wrapped import OwnNetwork, hash_network, wrap
 from rrbench.planning.plan import Named
+from rrbench.plugins.contract import BASES
 from rrbench.plugins.own import hold
+from rrbench.plugins.registry import build, table
 
 Names = str | Sequence[str] | None
 Things = Any  # names, objects, or a list or a dict of these; a dict gives names
@@ -44,7 +47,10 @@ def read_things(given: Things, choose: Callable[[object, str | None], Choice]) -
         pairs = [(None, given)]
     found: list[Named] = []
     for name, each in pairs:
-        found += split_list(each) if isinstance(each, str) else [choose(each, name)]
+        if isinstance(each, str):
+            found += split_list(each)
+        else:
+            found.append(each if isinstance(each, Choice) else choose(each, name))
     if not found:
         raise UseError(f"an empty list of names: {given!r}")
     return found
@@ -93,6 +99,8 @@ def device_of(given: Things) -> torch.device | None:
 
 def read_datasets(given: Things, *more: object) -> list[Named] | None:
     """Return the data sets: names as texts, inputs as choices; `more` are their fit_data and calibration_data."""
+    if isinstance(given, Choice):
+        return [given]
     is_named = given is None or isinstance(given, str)
     is_named = is_named or (isinstance(given, list | tuple) and all(isinstance(each, str) for each in given))
     if is_named:
@@ -108,3 +116,53 @@ def read_datasets(given: Things, *more: object) -> list[Named] | None:
 
 def _choose_data(name: str, source: OwnData) -> Choice:
     return hold("dataset", name, source.content(), lambda: source)
+
+
+def networks_of(models: Sequence[str], weights: Sequence[str], names: str | None) -> list[Choice]:
+    """Return the networks that a command names as FILE.py:FUNCTION, each with its weights."""
+    places = [_place(text) for text in models]
+    if len(places) == 1 and len(weights) > 1:
+        places = places * len(weights)
+    if weights and len(weights) != len(places):
+        raise UseError(f"{len(places)} models and {len(weights)} files of weights: give one for each, or none")
+    files: Sequence[str | None] = weights or [None] * len(places)
+    named = split_list(names) if names is not None else _short_names([place[1] for place in places], files)
+    if len(named) != len(places) or len(set(named)) < len(named):
+        raise UseError(f"{len(places)} models need as many different names, not {', '.join(named)}")
+    return [
+        _file_choice("network", "file", path=path, function=function, weights=file, name=name)
+        for (path, function), file, name in zip(places, files, named, strict=True)
+    ]
+
+
+def _place(text: str) -> tuple[str, str]:
+    path, colon, function = text.rpartition(":")
+    if not colon or not path.endswith(".py") or not function:
+        raise UseError(f"{text!r} names no function of a file; write FILE.py:FUNCTION, such as my_model.py:build")
+    return path, function
+
+
+def _short_names(functions: Sequence[str], weights: Sequence[str | None]) -> list[str]:
+    """Name models by their weights or functions; those that would share a name are numbered."""
+    plain = [Path(file).stem if file else function for function, file in zip(functions, weights, strict=True)]
+    return [
+        name if plain.count(name) == 1 else f"{name} {1 + plain[:index].count(name)}"
+        for index, name in enumerate(plain)
+    ]
+
+
+def find_data(text: str) -> str | Choice:
+    """Return the data set that a command names: a file or a folder by its path, any other by its name."""
+    if text.endswith(".npz"):
+        return _file_choice("dataset", "npz", path=text)
+    if parse(text).name not in table("dataset") and ("/" in text or "." in text):
+        raise UseError(f"there is no data set {text}: give an .npz file or a name")
+    return text
+
+
+def _file_choice(kind: str, plugin: str, **settings: str | None) -> Choice:
+    """Return the choice of a plugin that reads a file; a path may hold signs that a name cannot."""
+    given = tuple((key, value) for key, value in settings.items() if value is not None)
+    choice = resolve(kind, Call(plugin, None, given), table(kind).classes, {})
+    build(BASES[kind], choice)
+    return choice

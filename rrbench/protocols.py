@@ -385,6 +385,15 @@ class DataSource(ABC):
         """The splits that there are; only `test` must be."""
         return frozenset({"train", "calibration", "test"})
 
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the calibration inputs are taken from training inputs, which a network from elsewhere has seen."""
+        return False
+
+    def splits_for(self, *, is_given: bool) -> frozenset[Split]:
+        """Return the splits to measure on: a network that was trained elsewhere gets no inputs that it has seen."""
+        return self.splits - {"calibration"} if is_given and self.is_held_out else self.splits
+
     def content(self) -> str:
         """Return a hash of the inputs if they are a user's own: keys hold it. Empty if the name says which they are."""
         return ""

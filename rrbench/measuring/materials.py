@@ -173,7 +173,7 @@ class Materials:
     def measured_network(self, cell: Cell, checkpoint: Checkpoint) -> MeasuredNetwork:
         """Build a cell's network and put the checkpoint's weights into it."""
         network = with_looks(self._network(cell, checkpoint), build(Rejector, cell.rejector))
-        there = build(DataSource, cell.dataset).splits
+        there = build(DataSource, cell.dataset).splits_for(is_given=isinstance(cell.training, Given))
         return MeasuredNetwork(
             network,
             lambda split: self.data(cell.dataset, split) if split in there else None,

@@ -23,6 +23,7 @@ from rrbench.plugins.revisions import installed, write
 from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.rows.tables import budget_text
+from rrbench.verifying.restored import is_given
 from rrbench.zoo import Entry
 
 STATED = ("rejector", "attack", "framework")  # a row states their settings
@@ -47,11 +48,6 @@ def miskeyed(record: CellRecord) -> Iterator[str]:
         for name in files_in(record.files, folder):
             if not re.fullmatch(rf"{folder}/{key}(-[0-9a-f]{{8}})?\.npz", name):
                 yield f"it names {name}, which is not its own"
-
-
-def is_given(record: CellRecord) -> bool:
-    """Tell whether a cell's network brought its weights, so that no framework trained it."""
-    return bool(record.cell["framework"][0] == "")
 
 
 def given_objects(record: CellRecord) -> dict[str, str]:

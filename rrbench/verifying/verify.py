@@ -29,7 +29,6 @@ from rrbench.rows.tables import budget_text
 from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.claims import (
     given_objects,
-    is_given,
     miscounted,
     misheaded,
     miskeyed,
@@ -46,7 +45,7 @@ from rrbench.verifying.networks import Networks
 from rrbench.verifying.recompute import other_clean_certainties, wrong_certainties, wrong_metrics
 from rrbench.verifying.replay import REPLAYED, other_clean_scores, other_outputs, other_right_inputs
 from rrbench.verifying.rerun import Reruns
-from rrbench.verifying.restored import is_installed, rejector_of
+from rrbench.verifying.restored import is_given, is_installed, rejector_of
 
 NOT_KEPT = "not kept"  # the network's weights: only the row's metrics are recomputed
 IN_PYTHON = "given in Python"  # the network, the data, the rejector or the attack: the same
