@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from rrbench.protocols import Rejector as Rejector
     from rrbench.protocols import Victim as Victim
     from rrbench.rows.row import read_rows as read_rows
+    from rrbench.zoo.loading import load_model as load_model
 
 _PLUGIN_WORDS = (
     "Attack Batch Budget Calibration DataInfo DataSource Draws Framework Moved NetworkSource Outputs Rejector Victim"
 )
 _HOMES = {
     "evaluate": "own_models",
+    "load_model": "zoo.loading",
     "run": "api",
     "table": "paper.frames",
     "wrap": "networks.wrapped",

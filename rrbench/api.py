@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pandas as pd
+import torch
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
 from rrbench.datasets.search import roots
@@ -21,19 +22,21 @@ from rrbench.files import provenance
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Engine, Runner
 from rrbench.measuring.store import Store
-from rrbench.names import split_list, unknown
+from rrbench.names import unknown
+from rrbench.objects import Names, Things, device_of, read_datasets, read_names, read_networks, read_things
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.tabulate import Selection
-from rrbench.planning.cells import Plan
+from rrbench.planning.cells import Cell, Plan
 from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import Config, load_file, load_preset
+from rrbench.plugins.objects import choose_attack, choose_rejector
+from rrbench.plugins.own import OWN, holding
 from rrbench.progress import Report, Silent
 from rrbench.rows.frames import to_frame
 from rrbench.rows.row import ResultRow
 
-Names = str | Sequence[str] | None
 KEEPABLE = frozenset({"images", "features"})
 
 
@@ -56,14 +59,14 @@ class Job:
 class RunOptions:
     """The options of `rrbench run`, with their defaults; `rrbench run --help` explains each option.
 
-    Names are one text, such as "rr,ebd", or a list of texts.
+    Names are one text, such as "rr,ebd", or a list of texts. Objects may stand beside or instead of names.
     """
 
-    rejectors: Names = None
-    attacks: Names = None
+    rejectors: Things = None
+    attacks: Things = None
     _: KW_ONLY
-    dataset: Names = None
-    network: str | None = None
+    dataset: Things = None
+    network: Things = None
     frameworks: Names = None
     budgets: Names = None
     paper: str | None = None
@@ -81,6 +84,8 @@ class RunOptions:
     seeds: Sequence[int] = (0,)
     keep: Names = None
     stop_after: str | None = None
+    fit_data: object = None  # for a `dataset` that is an object: clean training inputs
+    calibration_data: object = None  # and clean held-out inputs, which fix the deployed threshold
     recipe: Mapping[str, object] | None = None  # training settings that overrule the preset's
     report: Report | None = None  # gets progress and warnings; None: silent
 
@@ -93,14 +98,17 @@ def prepare(options: RunOptions) -> Job:
     config = load_preset(preset) if options.config is None else load_file(Path(options.config), preset)
     if options.zoo and options.retrain:
         raise UseError("--zoo and --retrain exclude each other")
-    kept = frozenset(_list(options.keep) or ())
+    kept = frozenset(read_names(options.keep) or ())
     if kept - KEEPABLE:
         raise UseError(f"--keep takes images, features; not {', '.join(sorted(kept - KEEPABLE))}")
-    request = _request(options)
+    request = _request(options, config)
     engine = find_engine(options.engine, options.address)
-    materials = _materials(options, deadline)
+    materials = _materials(options, deadline, device_of(options.network))
     if selection is None:
         plan = make_plan(request, config)
+        if options.engine != "local" and any(OWN in _own_names(cell) for cell in plan.cells):
+            raise UseError("objects that are given in Python cannot be sent to other machines: leave out the engine")
+        materials.check_given(plan)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))
         plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available)
@@ -113,25 +121,33 @@ def _selection(options: RunOptions) -> Selection | None:
         return None
     alone = ("rejectors", "attacks", "frameworks", "budgets", "config", "limit")
     check_alone({name: getattr(options, name) for name in alone} | {"recipe": options.recipe or None})
-    return select(options.paper, _list(options.dataset), options.network, options.preset)
+    if not isinstance(options.network, str | None):
+        raise UseError("a table of the paper has one network: give its name")
+    return select(options.paper, read_names(options.dataset), options.network, options.preset)
 
 
-def _request(options: RunOptions) -> Request:
+def _request(options: RunOptions, config: Config) -> Request:
+    """Turn the options into a request; objects become choices, which are held until the call ends."""
+    refit = options.fit_data is not None
     return Request(
-        rejectors=_list(options.rejectors),
-        attacks=_list(options.attacks),
-        datasets=_list(options.dataset),
-        network=options.network,
-        frameworks=_list(options.frameworks),
-        budgets=_list(options.budgets),
+        rejectors=read_things(options.rejectors, lambda given, name: choose_rejector(given, config, name, refit=refit)),
+        attacks=read_things(options.attacks, lambda given, name: choose_attack(given, config, name)),
+        datasets=read_datasets(options.dataset, options.fit_data, options.calibration_data),
+        network=read_networks(options.network),
+        frameworks=read_names(options.frameworks),
+        budgets=read_names(options.budgets),
         seeds=tuple(options.seeds),
         limit=options.limit,
         recipe=options.recipe or {},
     )
 
 
-def _materials(options: RunOptions, deadline: Deadline) -> Materials:
-    device = find_device(options.device, is_here=options.engine == "local")
+def _own_names(cell: Cell) -> set[str]:
+    return {choice.name for choice in (cell.dataset, cell.training.network, cell.rejector, cell.attack)}
+
+
+def _materials(options: RunOptions, deadline: Deadline, own: torch.device | None) -> Materials:
+    device = own or find_device(options.device, is_here=options.engine == "local")
     materials = Materials(
         Store(Path(options.out)),
         device,
@@ -144,15 +160,6 @@ def _materials(options: RunOptions, deadline: Deadline) -> Materials:
     )
     tell_compiling(device, materials.report)
     return materials
-
-
-def _list(names: Names) -> list[str] | None:
-    if names is None:
-        return None
-    listed = split_list(names) if isinstance(names, str) else [name for text in names for name in split_list(text)]
-    if not listed:
-        raise UseError(f"an empty list of names: {names!r}")
-    return listed
 
 
 def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
@@ -227,9 +234,13 @@ def spelled_out(
 def run(options: RunOptions) -> pd.DataFrame:
     """Run a benchmark as `rrbench run` does and return its rows.
 
-    `rrbench run --help` explains each option. Names are one text, such as "rr,ebd", or a list of texts. Two options
-    exist only in Python: `recipe` (training settings) and `report` (gets progress and warnings; None: silent).
+    `rrbench run --help` explains each option. Names are one text, such as "rr,ebd", or a list of texts. Objects may
+    stand beside names: a Rejector or a function from Outputs to certainty, an Attack, an nn.Module that is trained
+    (`network`), inputs (`dataset`); a dict gives them names. Four options exist only in Python: `fit_data` and
+    `calibration_data` (of inputs that are given), `recipe` (training settings) and `report` (gets progress and
+    warnings; None: silent).
 
     >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
     """
-    return to_frame(execute(prepare(options), ["rrbench.run", *sys.argv[:1]]))
+    with holding():
+        return to_frame(execute(prepare(options), ["rrbench.run", *sys.argv[:1]]))

@@ -381,11 +381,30 @@ class DataSource(ABC):
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
         """Read one split from the first of `roots` that has it; if it is missing, the error says how to get it."""
 
+    @property
+    def splits(self) -> frozenset[Split]:
+        """The splits that there are; only `test` must be."""
+        return frozenset({"train", "calibration", "test"})
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether the calibration inputs are taken from training inputs, which a network from elsewhere has seen."""
+        return False
+
+    def splits_for(self, *, is_given: bool) -> frozenset[Split]:
+        """Return the splits to measure on: a network that was trained elsewhere gets no inputs that it has seen."""
+        return self.splits - {"calibration"} if is_given and self.is_held_out else self.splits
+
+    def content(self) -> str:
+        """Return a hash of the inputs if they are a user's own: keys hold it. Empty if the name says which they are."""
+        return ""
+
 
 class NetworkSource(ABC):
     """An architecture; a frozen dataclass."""
 
     revision: ClassVar[int] = 1  # raise it if the same weights give other outputs than before
+    has_weights: ClassVar[bool] = False  # True: `build` gives a trained network, which is measured as it is
     about: ClassVar[str] = ""  # one line
 
     @abstractmethod
@@ -396,6 +415,15 @@ class NetworkSource(ABC):
         on a GPU; its `refresh()` copies changed weights. It may also have `learn(images, twin)`: it answers a
         training batch through that twin, differentiable in the network's own weights. `Composed` has all three.
         """
+
+    def content(self) -> str:
+        """Return a hash of code and weights if they are a user's own: keys hold it. Empty if the name says it all."""
+        return ""
+
+    @property
+    def architecture(self) -> str:
+        """The network's name in rows if it `has_weights`; the name of other networks is that in their table."""
+        return ""
 
 
 # A table's value is a class, or an alias: the text of another entry, "rr(form=difference)" or "confidence@ccat".

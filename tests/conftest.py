@@ -78,6 +78,13 @@ def build_network() -> Callable[[Rejector], nn.Module]:
     return problem.build_network
 
 
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder: `rrbench.evaluate` writes into `runs`, and uses again what is there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 class Answer(NamedTuple):
     """What a command said."""
 

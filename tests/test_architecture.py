@@ -92,7 +92,7 @@ LAYERS = [
     ["verifying", "engines", "testing"],
     ["paper"],
     ["figures"],
-    ["api", "own_models", "report"],
+    ["api", "objects", "own_models", "report"],
     ["bench"],
     ["cli"],
 ]

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 import typer
 
-from rrbench.cli import bench, check, data, figure, listing, new, report, run, table, train, verify
+from rrbench.cli import bench, data, evaluate, figure, listing, report, run, table, train, verify
+from rrbench.cli.authoring import check, new
 from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
 
 INTERRUPTED = 130  # the code that typer returns after a KeyboardInterrupt, without a message
@@ -28,6 +29,7 @@ app = typer.Typer(
     epilog="A first result, without any option: rrbench run",
 )
 app.command("run")(run.run)
+app.command("eval")(evaluate.evaluate)
 app.command("train")(train.train)
 app.command("table")(table.table)
 app.command("figure")(figure.figure)

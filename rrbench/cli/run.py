@@ -1,14 +1,18 @@
 """`rrbench run`: trains missing checkpoints, attacks, measures, prints the rows."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rrbench.cli import options
 from rrbench.errors import UseError, brief
 from rrbench.numbers import read_whole
+
+if TYPE_CHECKING:
+    from rrbench.rows.row import ResultRow
 
 
 def run(
@@ -51,8 +55,6 @@ def run(
     from rrbench.api import RunOptions, execute, prepare
     from rrbench.engines.estimate import describe_plan
     from rrbench.progress import reporter
-    from rrbench.rows.row import read_rows
-    from rrbench.rows.tables import results_table
 
     counts = parse_workers(workers)
     if counts and not dry_run:
@@ -87,14 +89,24 @@ def run(
         print(describe_plan(job.plan, job.runner, counts))
         return
     rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
-    print(results_table(rows) if paper is None else _filled(paper, dataset, network, preset, out))
+    if not job.plan.cells:
+        left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
+        print(_filled(str(paper), dataset, network, preset, out))
+        print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")
+        return
+    show_rows(rows, out, None if paper is None else _filled(paper, dataset, network, preset, out))
+
+
+def show_rows(rows: "Sequence[ResultRow]", out: Path, table: str | None = None) -> None:
+    """Print rows, or a table that they fill, and where they are; exit with 1 if some have failed."""
+    from rrbench.rows.row import read_rows
+    from rrbench.rows.tables import results_table
+
+    print(results_table(rows) if table is None else table)
     if rows:
         total = len(read_rows(out))
         count = f"{len(rows)} rows" if len(rows) == total else f"{len(rows)} of the {total} rows"
         print(f"\n{count} in {out / 'rows.csv'}")
-    elif not job.plan.cells:
-        left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
-        print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")
     failed = [row for row in rows if row.status != "ok"]
     if failed:
         print(f"rrbench: {len(failed)} of {len(rows)} cells failed; their rows say why", file=sys.stderr)

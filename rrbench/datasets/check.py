@@ -9,9 +9,14 @@ from rrbench.errors import UseError
 from rrbench.protocols import Batch
 
 
-def check_batch(batch: Batch, classes: int, what: str) -> None:
-    """Refuse a batch on which a network of `classes` classes cannot be measured; `what` names it in the message."""
-    problem = _wrong_kind(batch) or _wrong_images(batch.images) or _wrong_labels(batch.labels, classes)
+def check_batch(batch: Batch, classes: int | None, what: str) -> None:
+    """Refuse a batch on which a network of `classes` classes cannot be measured; `what` names it in the message.
+
+    None: how many classes there are is not known yet.
+    """
+    problem = _wrong_kind(batch) or _wrong_images(batch.images)
+    if not problem and classes is not None:
+        problem = _wrong_labels(batch.labels, classes)
     if problem:
         raise UseError(f"{what}: {problem}")
 

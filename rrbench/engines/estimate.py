@@ -49,10 +49,10 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     rates = _rates((training.network.name for training in sources), materials)
     lines, seen, seconds, total = [], set(), 0.0, 0
     for training, source in sources.items():
-        gradients = 0 if source.path.is_file() else training_gradients(training)
+        gradients = 0 if source.is_there else training_gradients(training)
         total += gradients
         seconds += gradients / rates[training.network.name].training
-        state = "there" if source.path.is_file() else "to be trained"
+        state = "there" if source.is_there else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
     described = dict(zip(plan.cells, materials.described(plan.cells), strict=True))
     left = {cell: None for cell, told in described.items() if materials.store.measured(cell_key(told)) is None}

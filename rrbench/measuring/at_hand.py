@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from rrbench.errors import UseError
 from rrbench.files.arrays import save_arrays
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.decoding import from_json
+from rrbench.lending import kept
 from rrbench.measuring.materials import Materials, Source, check_accuracy
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.deployment import CleanScores
@@ -74,7 +76,8 @@ class AtHand:
             with materials.store.lock(f"fit-{key}", materials.report, materials.deadline):
                 saved = self.read_fitted(path)
                 if saved is None:
-                    victim = opened.measured.victim(rejector, needs_scale=cell.is_adaptive)
+                    with kept(opened.measured.network, partial(changed_while, cell.rejector)):
+                        victim = opened.measured.victim(rejector, needs_scale=cell.is_adaptive)
                     assert victim.calibration is not None
                     write_checkpoint(path, victim.rejector.fitted, victim.calibration._asdict())
                     return victim
@@ -103,3 +106,8 @@ class AtHand:
         outputs = self.opened(cell).measured.judge(train.images)
         arrays = {"labels": train.labels, "prediction": outputs.logits.argmax(1), "features": outputs.features}
         save_arrays(path, {name: to_numpy(tensor) for name, tensor in arrays.items()}, compress=False)
+
+
+def changed_while(rejector: Choice, what: str) -> str:
+    """Return the message for a rejector that writes into the network, which its user may need again."""
+    return f"the network's {what} was changed while {rejector} was measured"

@@ -7,22 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
 from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
+from rrbench.datasets.given import WORDS, OwnData
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
-from rrbench.measuring.measured_network import MeasuredNetwork
+from rrbench.lending import kept
+from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.measuring.store import Store
 from rrbench.names import Choice
-from rrbench.planning.cells import Cell, Training, all_trainings, attack_key, cell_key
+from rrbench.networks.wrapped import check_network
+from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key
 from rrbench.planning.deadline import Deadline
+from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build
 from rrbench.progress import Report, Silent
-from rrbench.protocols import Batch, DataSource, Rejector, Split
+from rrbench.protocols import Batch, DataSource, NetworkSource, Rejector, Split
 from rrbench.training.train import build_network, describe_training, epochs
 
 
@@ -32,6 +37,12 @@ class Source:
 
     path: Path
     key: str  # part of the keys of all work on the checkpoint
+    is_given: bool = False  # the network brings its weights, and there is no file
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing needs to be trained."""
+        return self.is_given or self.path.is_file()
 
 
 @dataclass
@@ -55,6 +66,8 @@ class Materials:
 
     def source(self, training: Training) -> Source:
         """Find a training's checkpoint: in the zoo of `--zoo`, in the embedded zoo, else in this work folder."""
+        if isinstance(training, Given):
+            return Source(Path(training.trained_as), training.key, is_given=True)
         if self.use_large_zoo:
             found = _in_zoo(training)
             if found is None:
@@ -138,7 +151,9 @@ class Materials:
                     raise StoppedError(f"training {training.trained_as} (epoch {done} of {count} is done)")
 
     def read(self, training: Training, source: Source) -> Checkpoint:
-        """Read a checkpoint; a checkpoint from a zoo must have the SHA-256 of its index."""
+        """Read a checkpoint; a checkpoint from a zoo must have the SHA-256 of its index. A given network has none."""
+        if isinstance(training, Given):
+            return Checkpoint(source.path, build(NetworkSource, training.network).content(), {}, {})
         checkpoint = read_checkpoint(source.path)
         is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen
         if not is_own and not checkpoint.sha256.startswith(source.key):
@@ -150,23 +165,62 @@ class Materials:
         if (dataset, split) not in self._data:
             source = build(DataSource, dataset)
             batch = source.load(split, self.roots)
-            check_batch(batch, source.info.classes, f"{dataset} ({split})")
+            check_batch(batch, source.info.classes, _what(dataset, split))
             # A copy: a data source may change its arrays later.
             self._data[dataset, split] = batch.to(self.device).copied()
         return self._data[dataset, split]
 
     def measured_network(self, cell: Cell, checkpoint: Checkpoint) -> MeasuredNetwork:
         """Build a cell's network and put the checkpoint's weights into it."""
-        info = build(DataSource, cell.training.dataset).info
-        network = build_network(cell.training, info, build(Rejector, cell.training.rejector))
+        network = with_looks(self._network(cell, checkpoint), build(Rejector, cell.rejector))
+        there = build(DataSource, cell.dataset).splits_for(is_given=isinstance(cell.training, Given))
+        return MeasuredNetwork(
+            network,
+            lambda split: self.data(cell.dataset, split) if split in there else None,
+            self.device,
+            self.precision,
+            cell.limit,
+        )
+
+    def _network(self, cell: Cell, checkpoint: Checkpoint) -> nn.Module:
+        training, info = cell.training, build(DataSource, cell.training.dataset).info
+        if isinstance(training, Given):
+            # Not `place`: it would leave a user's network in another memory format.
+            return build(NetworkSource, training.network).build(info, build(Rejector, cell.rejector)).to(self.device)
+        network = build_network(training, info, build(Rejector, training.rejector))
         try:
             load_weights(network, checkpoint)
         except UseError as error:  # concerns this network and head: other checkpoints' cells go on
             raise CellError(str(error)) from None
-        network = with_looks(place(network, self.device), build(Rejector, cell.rejector))
-        return MeasuredNetwork(
-            network, lambda split: self.data(cell.dataset, split), self.device, self.precision, cell.limit
-        )
+        return place(network, self.device)
+
+    def check_given(self, plan: Plan) -> None:
+        """Refuse data that a given network cannot judge, before anything is measured or written."""
+        for dataset, network in dict.fromkeys((cell.dataset, cell.training.network) for cell in plan.cells):
+            source = build(NetworkSource, network)
+            if not source.has_weights:
+                continue
+            data = build(DataSource, dataset)
+            is_own = isinstance(data, OwnData)
+            test = (data.load("test", ()) if is_own else self.data(dataset, "test")).at(slice(2)).to(self.device)
+            rejector = build(Rejector, next(cell.rejector for cell in plan.cells if cell.dataset == dataset))
+            own = source.build(data.info, rejector).to(self.device)
+            try:
+                with kept(own, changes_itself):
+                    classes = check_network(own, test, None)
+            except CellError as error:
+                raise UseError(str(error)) from None
+            for split in data.splits if is_own else ():
+                check_batch(data.load(split, ()), classes, WORDS[split])
+            if data.info.classes > classes:
+                raise UseError(
+                    f"{dataset} has {data.info.classes} classes, and the network {network} has {classes} logits"
+                )
+
+
+def _what(dataset: Choice, split: Split) -> str:
+    """Name a split in a message: as the argument that gave it, or as a part of a data set."""
+    return WORDS[split] if dataset.name == OWN else f"{dataset} ({split})"
 
 
 def _in_zoo(training: Training) -> tuple[Path, zoo.Entry] | None:

@@ -1,14 +1,17 @@
 """Writes the rows of cells: with the measured columns, or with the reason why measuring failed."""
 
 import dataclasses
+from functools import partial
 
 from rrbench.errors import reason
 from rrbench.files.arrays import save_arrays
+from rrbench.lending import kept
 from rrbench.measuring.answers import Answers
-from rrbench.measuring.at_hand import AtHand, Opened
+from rrbench.measuring.at_hand import AtHand, Opened, changed_while
 from rrbench.measuring.evaluation import begin_row, scores_and_columns
 from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Cell, attack_key, cell_key, clean_key, data_key, identity
+from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build
 from rrbench.protocols import Attack
 from rrbench.rows.record import CellRecord
@@ -29,11 +32,12 @@ class RowWriter:
         victim = self.at_hand.victim(opened, cell)
         (described,) = self.materials.described([cell])
         key = clean_key(described)
-        clean = self.at_hand.clean(key, measured, victim.rejector)
         attack = build(Attack, cell.attack)
-        scores, columns = scores_and_columns(
-            measured, victim, attack, cell.area, answers.attacked, cell.metrics, cell.seed, clean
-        )
+        with kept(measured.network, partial(changed_while, cell.rejector)):
+            clean = self.at_hand.clean(key, measured, victim.rejector)
+            scores, columns = scores_and_columns(
+                measured, victim, attack, cell.area, answers.attacked, cell.metrics, cell.seed, clean
+            )
         path = store.scores_path(cell_key(described))
         files = dict([store.add(DATA, data_key(described), scores.of_data())])
         files |= dict([store.add(CLEAN, key, scores.of_clean())])
@@ -60,11 +64,13 @@ class RowWriter:
         }
         if recipe is not None:
             settings["recipe"] = recipe
+        if cell.attack.name == OWN:  # only the row can tell: the attack is not installed
+            settings["is_adaptive"] = build(Attack, cell.attack).is_adaptive
         if cell.moved_on is not None:
             settings["moved_on"] = moved_on
         return begin_row(
             dataset=str(cell.dataset),
-            network=str(cell.training.network),
+            network=cell.training.architecture,
             framework=str(cell.training.framework),
             trained_as=cell.training.trained_as,
             rejector=str(cell.rejector),

@@ -14,6 +14,8 @@ from rrbench.measuring.materials import Materials
 from rrbench.measuring.row_writer import RowWriter
 from rrbench.planning.cells import Cell, Plan, all_trainings
 from rrbench.planning.units import Unit, units_of
+from rrbench.plugins.registry import build
+from rrbench.protocols import DataSource
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 
@@ -101,7 +103,7 @@ class Runner:
                 )
         self._tell_harmed(self.materials.keys(pending))
         trainings = dict.fromkeys(all_trainings(pending))
-        missing = [training for training in trainings if not self.materials.source(training).path.is_file()]
+        missing = [training for training in trainings if not self.materials.source(training).is_there]
         return units_of(pending, missing)
 
     def work(self, unit: Unit) -> bool:
@@ -150,7 +152,7 @@ class Runner:
         """Store the features of a checkpoint's training images; a failure is only reported, since no row needs them."""
         source = self.materials.source(cell.training)
         path = self.materials.store.training_path(source.key)
-        if path.is_file() or not source.path.is_file():
+        if path.is_file() or not source.is_there or "train" not in build(DataSource, cell.dataset).splits:
             return
         try:
             with no_exit():

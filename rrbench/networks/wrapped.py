@@ -1,16 +1,19 @@
 """Users' own networks: their answers become Outputs, or a one-line error says why they cannot."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from rrbench.compute.eval_mode import mode
 from rrbench.errors import UseError, first_line
-from rrbench.protocols import Batch, Outputs
+from rrbench.files.fingerprints import of_network
+from rrbench.protocols import Batch, DataInfo, NetworkSource, Outputs, Rejector
 
 _EXPECTED = "expected logits (N, classes), or (features, logits), or rrbench Outputs"
 
 
-def wrap(model: nn.Module) -> nn.Module:
+def wrap(model: nn.Module) -> "Wrapped":
     """Make a network from a module that takes images in [0, 1] and returns logits, (features, logits) or Outputs."""
     if not isinstance(model, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(model).__name__}")
@@ -30,6 +33,35 @@ class Wrapped(nn.Module):
         outputs = _to_outputs(self.model(images))
         _check_parts(outputs, len(images))
         return Outputs(*(part.float() for part in outputs))
+
+
+@dataclass(frozen=True)
+class OwnNetwork(NetworkSource):
+    """A network that the user has, with its weights; it is measured where it is, and never moved."""
+
+    has_weights = True
+
+    network: Wrapped
+    sha256: str  # computed once: of a large network it takes a while
+
+    def build(self, info: DataInfo, rejector: Rejector) -> nn.Module:
+        """Return the network itself."""
+        return self.network
+
+    def content(self) -> str:
+        """Return the hash of code and weights."""
+        return self.sha256
+
+    @property
+    def architecture(self) -> str:
+        """The name of the module's class."""
+        return type(self.network.model).__name__
+
+
+def hash_network(network: nn.Module) -> str:
+    """Hash a network's code and weights, whatever mode it is in: it is measured in eval mode."""
+    with mode(network, "eval"):
+        return of_network(network)
 
 
 def _to_outputs(answer: object) -> Outputs:
@@ -59,8 +91,11 @@ def _describe(answer: object) -> str:
     return f"a {type(answer).__name__}"
 
 
-def check_network(network: nn.Module, batch: Batch, classes: int | None) -> None:
-    """Refuse a module that is no network of `classes` classes (None: any) on these images; its mode does not change."""
+def check_network(network: nn.Module, batch: Batch, classes: int | None) -> int:
+    """Refuse a module that is no network of `classes` classes (None: any) on these images; its mode does not change.
+
+    Return the number of its classes.
+    """
     if not isinstance(network, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
     try:
@@ -74,3 +109,4 @@ def check_network(network: nn.Module, batch: Batch, classes: int | None) -> None
     _check_parts(outputs, batch.size)
     if classes is not None and outputs.logits.shape[1] != classes:
         raise UseError(f"the network has {outputs.logits.shape[1]} logits, but there are {classes} classes")
+    return outputs.logits.shape[1]

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.plugins.config import MetricSettings, Recipe
-from rrbench.plugins.registry import build, revision
+from rrbench.plugins.registry import build, revision, revision_of
 from rrbench.plugins.revisions import revisions_beside_plugins
-from rrbench.protocols import NO_BUDGET, Attack, Budget, Norm, Rejector
+from rrbench.protocols import NO_BUDGET, Attack, Budget, NetworkSource, Norm, Rejector
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ class Training:
         )
 
     @property
+    def architecture(self) -> str:
+        """The network's name in rows."""
+        return str(self.network)
+
+    @property
     def is_revised(self) -> bool:
         """Whether a plugin behind the weights has a revision other than 1: older checkpoints are other networks."""
         return bool(self._revised())
@@ -61,13 +66,42 @@ class Training:
         The attack engine has no revision here: if its change changes a framework, the framework raises its own.
         """
         plugins = {"dataset": self.dataset, "network": self.network, "framework": self.framework}
-        found = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
+        found = {kind: revision_of(kind, choice) for kind, choice in plugins.items()}
         if self.training_key:  # of the rejector that names the training: equal trainings must have equal keys
-            named = build(Rejector, self.rejector).inherits_training_of or self.rejector.name
-            found["rejector"] = revision("rejector", named)
+            named = build(Rejector, self.rejector).inherits_training_of
+            found["rejector"] = revision("rejector", named) if named else revision_of("rejector", self.rejector)
         found["chooser"] = revision("attack", self.chooser.name)
         later = {kind: number for kind, number in found.items() if number != 1}
         return {"revisions": later} if later else {}
+
+
+@dataclass(frozen=True)
+class Given(Training):
+    """A network that brings its weights: nothing is trained, and what says how a network is trained is not used."""
+
+    name: str = ""  # in rows
+
+    @classmethod
+    def of(cls, dataset: Choice, network: Choice, recipe: Recipe) -> "Given":
+        """Return a given network that is measured on a data set, for any seed."""
+        nothing = Choice("")
+        name = str(dict(network.settings).get("name") or network)
+        return cls(dataset, network, nothing, nothing, "", recipe, nothing, NO_BUDGET, 0, name)
+
+    @property
+    def trained_as(self) -> str:
+        """The name that the user gave the network."""
+        return self.name
+
+    @property
+    def architecture(self) -> str:
+        """The name of the network's class: several weights of one architecture are compared."""
+        return build(NetworkSource, self.network).architecture
+
+    @property
+    def key(self) -> str:
+        """The hash of the network's code and weights."""
+        return build(NetworkSource, self.network).content()[:24]
 
 
 @dataclass(frozen=True)
@@ -113,14 +147,14 @@ class Cell:
         """Return the revisions that decide the row: of plugins, the attack engine, packages that compute attacks."""
         plugins = {"attack": self.attack, "dataset": self.dataset, "network": self.training.network}
         plugins |= {"rejector": self.rejector}
-        found: dict[str, object] = {kind: revision(kind, choice.name) for kind, choice in plugins.items()}
-        made = revision("framework", self.training.framework.name)
+        found: dict[str, object] = {kind: revision_of(kind, choice) for kind, choice in plugins.items()}
+        made = 1 if isinstance(self.training, Given) else revision("framework", self.training.framework.name)
         if made != 1:  # a 1 is left out, as in the training's key
             found["framework"] = made
         return found | revisions_beside_plugins(
             is_moving=self.budget is not None,
             is_scaled=self.is_adaptive and not build(Rejector, self.rejector).is_probability,
-            members=[revision("attack", member.name) for member in self.members],
+            members=[revision_of("attack", member) for member in self.members],
             packages=dict.fromkeys(name for attack in (self.attack, *self.members) for name in _packages(attack)),
         )
 

@@ -6,23 +6,35 @@ from typing import cast
 
 from rrbench.errors import UseError
 from rrbench.names import Choice, convert, long_form, parse, parse_budget, split_list
-from rrbench.planning.cells import Cell, Plan, Training, depends, training_key
+from rrbench.planning.cells import Cell, Given, Plan, Training, depends, training_key
 from rrbench.plugins.config import Config
+from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, table
-from rrbench.protocols import Attack, Budget, DataSource, Ensemble, Framework, MovedElsewhere, Norm, Rejector
+from rrbench.protocols import (
+    Attack,
+    Budget,
+    DataSource,
+    Ensemble,
+    Framework,
+    MovedElsewhere,
+    NetworkSource,
+    Norm,
+    Rejector,
+)
 
 CLEAN = "clean"  # always planned: all other rows are compared with it
 ALL = "all"
+Named = str | Choice  # a text, or what a user's object was turned into
 
 
 @dataclass(frozen=True)
 class Request:
     """What the command line, a file or Python asked for; None means that the preset decides."""
 
-    rejectors: Sequence[str] | None = None
-    attacks: Sequence[str] | None = None
-    datasets: Sequence[str] | None = None
-    network: str | None = None
+    rejectors: Sequence[Named] | None = None
+    attacks: Sequence[Named] | None = None
+    datasets: Sequence[Named] | None = None
+    network: str | Sequence[Named] | None = None
     frameworks: Sequence[str] | None = None
     budgets: Sequence[str] | None = None
     seeds: Sequence[int] = (0,)
@@ -42,40 +54,73 @@ def make_plan(request: Request, config: Config) -> Plan:
         raise UseError(f"--limit must be at least 1, not {request.limit}")
     check_names(config)
     for text in request.datasets or (config.run.dataset,):
-        dataset = choose("dataset", expand("dataset", text), config, parse(text).name)
-        pairs = _pairs(request, config, dropped)
+        dataset = _chosen("dataset", text, config, parse(text).name if isinstance(text, str) else OWN)
         attacks = _attacks(request, config, dataset, dropped)
-        network_text = request.network or config.dataset(dataset.name).network
-        if not network_text:
-            raise _silent(config, dataset.name)
-        network = choose("network", expand("network", network_text), config, dataset.name)
-        for seed in request.seeds:
-            moved_on = {planned: _moved_on(request, config, dataset, network, planned, seed) for planned in attacks}
-            for rejector_text, framework_text in pairs:
-                training, rejector = _training(request, config, dataset, network, rejector_text, framework_text, seed)
-                for planned in attacks:
-                    if moved_on[planned] == training:
-                        name = training.trained_as
-                        dropped[f"{planned.attack} does not run on {name}: it needs another network"] = None
-                        continue
-                    cell = Cell(
-                        dataset,
-                        training,
-                        rejector,
-                        planned.attack,
-                        planned.budget,
-                        seed,
-                        request.limit,
-                        config.preset,
-                        config.metrics,
-                        depends(planned.attack, rejector),
-                        planned.members,
-                        moved_on[planned],
-                    )
-                    cells[cell] = None
+        for network in _networks(request, config, dataset):
+            for seed in request.seeds:
+                moved_on = {planned: _moved_on(request, config, dataset, network, planned, seed) for planned in attacks}
+                for training, rejector in _victims(request, config, dataset, network, seed, dropped):
+                    for planned in attacks:
+                        if moved_on[planned] == training:
+                            name = training.trained_as
+                            dropped[f"{planned.attack} does not run on {name}: it needs another network"] = None
+                            continue
+                        cell = Cell(
+                            dataset,
+                            training,
+                            rejector,
+                            planned.attack,
+                            planned.budget,
+                            seed,
+                            request.limit,
+                            config.preset,
+                            config.metrics,
+                            depends(planned.attack, rejector),
+                            planned.members,
+                            moved_on[planned],
+                        )
+                        cells[cell] = None
     if not cells:
         raise UseError("nothing to run: " + ("; ".join(dropped) or "no rejector or attack left"))
     return Plan(_ordered(list(cells)), tuple(dropped))
+
+
+def _chosen(kind: str, given: Named, config: Config, dataset: str) -> Choice:
+    """Return the choice of a text; a choice stays as it is."""
+    return given if isinstance(given, Choice) else choose(kind, expand(kind, given), config, dataset)
+
+
+def _networks(request: Request, config: Config, dataset: Choice) -> list[Choice]:
+    """Return the networks, trained here or given."""
+    given = request.network or config.dataset(dataset.name).network
+    if not given:
+        raise _silent(config, dataset.name)
+    return [_chosen("network", each, config, dataset.name) for each in ([given] if isinstance(given, str) else given)]
+
+
+def _victims(
+    request: Request, config: Config, dataset: Choice, network: Choice, seed: int, dropped: dict[str, None]
+) -> list[tuple[Training, Choice]]:
+    """Return what is measured, each with a rejector: a given network, or the trainings of each framework."""
+    if not build(NetworkSource, network).has_weights:
+        pairs = _pairs(request, config, dropped)
+        return [_training(request, config, dataset, network, *pair, seed) for pair in pairs]
+    if request.frameworks is not None:
+        raise UseError(f"{network} is trained already: leave out the frameworks ({', '.join(request.frameworks)})")
+    given = Given.of(dataset, network, config.recipe(dataset.name))
+    return [(given, rejector) for rejector in _given_rejectors(request, config, dataset)]
+
+
+def _given_rejectors(request: Request, config: Config, dataset: Choice) -> list[Choice]:
+    """Return the rejectors for a network that is trained already; of `all`, those that need no training."""
+    given = list(request.rejectors if request.rejectors is not None else config.run.rejectors)
+    if given == [ALL]:
+        given = [name for name in table("rejector").classes if not _rejector_class(name).has_training()]
+    for text in given:
+        if isinstance(text, str) and "@" in text:
+            raise UseError(f"{text!r}: @ names a training, and this model is trained already")
+    own = [_own_pair(each)[0] for each in given]
+    return list(dict.fromkeys(_chosen("rejector", each, config, dataset.name) for each in own))
 
 
 def merged(cells: Iterable[Cell]) -> Plan:
@@ -102,17 +147,19 @@ def _ordered(cells: list[Cell]) -> tuple[Cell, ...]:
     )
 
 
-def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[tuple[str, str]]:
-    """Return the pairs of a rejector and a framework that fit together, as texts."""
+def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[tuple[Named, str]]:
+    """Return the pairs of a rejector and a framework that fit together."""
     rejectors = list(request.rejectors if request.rejectors is not None else config.run.rejectors)
     frameworks = None if request.frameworks is None else [expand("framework", text) for text in request.frameworks]
     is_all = rejectors == [ALL]
     if is_all and frameworks == [ALL]:
-        listed = [(expand("rejector", name), framework) for name, framework in map(_split_pair, config.run.all_pairs)]
+        listed: list[tuple[Named, str]] = [
+            (expand("rejector", name), framework) for name, framework in map(_split_pair, config.run.all_pairs)
+        ]
         named = {rejector for rejector, _ in listed}
         own = [_own_pair(name) for name in table("rejector")]
         return _unique(listed + [pair for pair in own if pair[0] not in named])
-    pairs = []
+    pairs: list[tuple[Named, str]] = []
     for text in list(table("rejector")) if is_all else rejectors:
         own_text, own_framework = _own_pair(text)
         wanted = [own_framework] if frameworks is None else frameworks
@@ -134,12 +181,14 @@ def _split_pair(text: str) -> tuple[str, str]:
     return rejector, framework
 
 
-def _unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _unique(pairs: list[tuple[Named, str]]) -> list[tuple[Named, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def _own_pair(text: str) -> tuple[str, str]:
+def _own_pair(text: Named) -> tuple[Named, str]:
     """Return a rejector with its alias replaced, and the framework it runs on when the request names none."""
+    if isinstance(text, Choice):
+        return text, (build(Rejector, text).frameworks or ("pgd-at",))[0]
     rejector, at, framework = expand("rejector", text).partition("@")
     if at:
         return rejector, framework
@@ -150,15 +199,18 @@ def _rejector_class(text: str) -> type[Rejector]:
     return cast(type[Rejector], find("rejector", parse(text).name))
 
 
-def _misfit(text: str, framework: str) -> str | None:
+def _misfit(text: Named, framework: str) -> str | None:
     """Say why a rejector cannot run on a framework."""
-    rejector, at, own_framework = expand("rejector", text).partition("@")
     name = parse(framework).name
     admits = cast(type[Framework], find("framework", name)).rejectors
-    allowed = (own_framework,) if at else _rejector_class(rejector).frameworks
+    if isinstance(text, Choice):
+        rejector, allowed = text.name, build(Rejector, text).frameworks
+    else:
+        rejector, at, own_framework = expand("rejector", text).partition("@")
+        rejector, allowed = parse(rejector).name, (own_framework,) if at else _rejector_class(rejector).frameworks
     if allowed and name not in allowed:
         return f"{text} does not run on {framework}: it needs {' or '.join(allowed)}"
-    if admits and parse(rejector).name not in admits:
+    if admits and rejector not in admits:
         return f"{framework} trains its own rejector, {' or '.join(admits)}; {text} is left out"
     return None
 
@@ -168,20 +220,26 @@ def _training(
     config: Config,
     dataset: Choice,
     network: Choice,
-    rejector_text: str,
+    rejector_given: Named,
     framework_text: str,
     seed: int,
 ) -> tuple[Training, Choice]:
     """Return the checkpoint that a pair needs, and the rejector as a choice."""
     other = build(DataSource, dataset).uses_networks_of
     home = choose("dataset", other, config, other) if other else dataset
-    rejector = choose("rejector", rejector_text, config, home.name)
+    if "train" not in build(DataSource, home).splits:
+        raise UseError(f"{home} has no training inputs: give a network that is trained already")
+    rejector = _chosen("rejector", rejector_given, config, home.name)
     framework = choose("framework", framework_text, config, home.name)
     recipe = config.recipe(home.name, request.recipe)
     # The data set's own budget comes first: --budgets must not lead to another checkpoint.
-    budget = _budgets(home, config, config.dataset(home.name).budgets, request.budgets)[0]
+    budgets = _budgets(home, config, config.dataset(home.name).budgets, request.budgets)
+    if not budgets:
+        raise _silent(config, home.name)
+    budget = budgets[0]
     chooser = choose("attack", recipe.choose_by, config, home.name, {"step": config.step(home.name, budget.norm)})
-    key = training_key(build(Rejector, rejector), rejector.name)
+    made = build(Rejector, rejector)
+    key = training_key(made, type(made).__name__ if rejector.name == OWN else rejector.name)
     return Training(home, network, framework, rejector, key, recipe, chooser, budget, seed), rejector
 
 
@@ -191,6 +249,8 @@ def _moved_on(
     """Return the checkpoint that a transfer names as rows do (pgd-at, pgd-at+rr); None for any other attack."""
     if planned.source is None:
         return None
+    if build(NetworkSource, network).has_weights:
+        raise UseError(f"{planned.attack}: {network} is given, and a transfer needs a network that is trained here")
     framework, *rest = split_list(planned.source, at="+") or [""]
     admits = cast(type[Framework], find("framework", parse(framework).name)).rejectors
     rejector = "+".join(rest) or next(iter(admits), plain_rejector())
@@ -204,10 +264,8 @@ def _moved_on(
 
 
 def _budgets(dataset: Choice, config: Config, *sources: Sequence[str] | None) -> list[Budget]:
-    """Return the budgets of the first source that has any."""
-    texts = next(filter(None, sources), None)
-    if texts is None:
-        raise _silent(config, dataset.name)
+    """Return the budgets of the first source that has any; none if no source has."""
+    texts = next(filter(None, sources), ())
     shape = build(DataSource, dataset).info.shape
     norms_and_radii = [parse_budget(text, shape) for text in texts]
     return [Budget(cast(Norm, norm), radius) for norm, radius in norms_and_radii]
@@ -269,11 +327,11 @@ def _is_blind(plan: _Planned) -> bool:
 
 
 def _planned(
-    texts: Sequence[str], budgets: list[Budget], config: Config, dataset: Choice, dropped: dict[str, None]
+    texts: Sequence[Named], budgets: list[Budget], config: Config, dataset: Choice, dropped: dict[str, None]
 ) -> list[_Planned]:
     found: dict[_Planned, None] = {}
     for text in dict.fromkeys(texts):
-        for variant in variants(expand("attack", text)):
+        for variant in [text] if isinstance(text, Choice) else variants(expand("attack", text)):
             for attack, budget in _with_budgets(variant, budgets, config, dataset, dropped):
                 found[_Planned(attack, budget)] = None
     return list(found)
@@ -290,17 +348,22 @@ def variants(text: str) -> list[str]:
 
 
 def _with_budgets(
-    text: str, budgets: list[Budget], config: Config, dataset: Choice, dropped: dict[str, None]
+    text: Named, budgets: list[Budget], config: Config, dataset: Choice, dropped: dict[str, None]
 ) -> list[tuple[Choice, Budget | None]]:
     """Pair an attack with every budget of its norms."""
-    plain_choice = choose("attack", text, config, dataset.name)
+    plain_choice = text if isinstance(text, Choice) else choose("attack", text, config, dataset.name)
     attack = build(Attack, plain_choice)
     if not attack.norms:
         return [(plain_choice, None)]
+    if attack.needs_budget and not budgets:
+        own = UseError(f"{plain_choice} needs a budget, such as linf:8/255")
+        raise own if dataset.name == OWN else _silent(config, dataset.name)
     wanted = budgets if attack.needs_budget else [Budget(cast(Norm, norm), None) for norm in sorted(attack.norms)]
     fitting = [budget for budget in wanted if budget.norm in attack.norms]
     if not fitting:
         dropped[f"{text} has no {' or '.join(sorted({budget.norm for budget in wanted}))} form"] = None
+    if isinstance(text, Choice):
+        return [(text, budget) for budget in fitting]
     return [
         (choose("attack", text, config, dataset.name, {"step": config.step(dataset.name, budget.norm)}), budget)
         for budget in fitting

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rrbench.errors import CellError, UseError, first_line, no_exit, reason
+from rrbench.files.fingerprints import LENGTH
 from rrbench.names import Call, Choice, convert, long_form, parse, resolve, settings_of, unknown
 from rrbench.plugins.config import KINDS, Config
 from rrbench.plugins.contract import BASES, check_entry, check_inherited, check_instance
+from rrbench.plugins.own import OWN, make_held
 from rrbench.plugins.revisions import OURS, Revision, outside_revision
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
 
@@ -95,6 +97,18 @@ def revision(kind: str, name: str) -> Revision:
     return outside_revision(table(kind).owners.get(name, ""), plugin.revision, _own_file(plugin))
 
 
+def revision_of(kind: str, choice: Choice) -> Revision:
+    """Return the revision of what a choice names; of a user's own files or objects it is a hash of what they hold."""
+    if choice.name == OWN:
+        return str(dict(choice.settings)["sha256"])[:LENGTH]
+    if kind in ("dataset", "network"):
+        plugin = build(DataSource, choice) if kind == "dataset" else build(NetworkSource, choice)
+        if content := plugin.content():
+            # Without a dot, which would tell a package: rows of a user's own are never superseded.
+            return content[:LENGTH] if plugin.revision == 1 else f"{content[:LENGTH]}-{plugin.revision}"
+    return revision(kind, choice.name)
+
+
 def plain_rejector() -> str:
     """Name a rejector that fits any network: it changes no weights and does not ask the network again."""
     classes: Mapping[str, type[Rejector]] = table("rejector").classes
@@ -162,6 +176,8 @@ def expand(kind: str, text: str) -> str:
 def build(base: type[Plugin], choice: Choice) -> Plugin:
     """Make the plugin that a choice names; if it refuses its settings, the error says why in one line."""
     kind = next(kind for kind, known in BASES.items() if known is base)
+    if choice.name == OWN:
+        return cast(Plugin, make_held(kind, choice))
     plugin = find(kind, choice.name)
     try:
         with no_exit(f"{kind} {choice}", UseError):

@@ -17,11 +17,13 @@ from rrbench.files.checkpoints import Checkpoint
 from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
 from rrbench.plugins.config import Config, load_preset, preset_names
+from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import choose, expand, plain_rejector, table
 from rrbench.plugins.revisions import installed, write
 from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.rows.tables import budget_text
+from rrbench.verifying.restored import is_given
 from rrbench.zoo import Entry
 
 STATED = ("rejector", "attack", "framework")  # a row states their settings
@@ -48,17 +50,28 @@ def miskeyed(record: CellRecord) -> Iterator[str]:
                 yield f"it names {name}, which is not its own"
 
 
+def given_objects(record: CellRecord) -> dict[str, str]:
+    """Return the names, by kind, of what a cell needs and was given in Python: it cannot be found again."""
+    kinds = ("network", "dataset", "rejector", "attack")
+    return {kind: str(record.cell[kind][1].get("name")) for kind in kinds if record.cell[kind][0] == OWN}
+
+
 def misnamed(record: CellRecord) -> Iterator[str]:
     """Say where a row, which tables print, names something else than the measured cell."""
     row, cell = record.row, record.cell
     stated = json.loads(row.settings)
-    for kind in ("dataset", "network", *STATED):
+    # A given network was trained by no framework, and its row has the name of its class: `replay` compares that.
+    for kind in ("dataset", "rejector", "attack") if is_given(record) else ("dataset", "network", *STATED):
         text = getattr(row, kind)
         if not _means(kind, text, cell[kind]):
             yield f"its row says {kind} {text}, and {cell[kind][0]} with other settings was measured"
         elif kind in STATED and stated.get(kind) != cell[kind][1]:
             yield f"its row states other settings of its {kind} than were measured"
-    if row.trained_as != row.framework and not row.trained_as.startswith(f"{row.framework}+"):
+    if is_given(record):
+        name = cell["network"][1].get("name")
+        if row.framework or (name and row.trained_as != name):
+            yield f"its row says framework {row.framework} and trained_as {row.trained_as}, and {name} was given"
+    elif row.trained_as != row.framework and not row.trained_as.startswith(f"{row.framework}+"):
         yield f"its row says framework {row.framework} and trained_as {row.trained_as}"
     named, members = stated.get("members", []), cell["members"]
     if len(named) != len(members) or not all(map(_is_attack, named, members)):
@@ -77,6 +90,8 @@ def misnamed(record: CellRecord) -> Iterator[str]:
 def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
     """Tell whether a text names a plugin with these settings; settings that it leaves out match."""
     name, values = saved
+    if name == OWN:
+        return bool(text == values.get("name"))
     classes = table(kind).classes
     call = long_form(kind, parse(expand(kind, text)), classes)
     if call.name != name or values.keys() != settings_of(classes[name]).keys():  # other keys: another version
@@ -194,6 +209,8 @@ def of_preset(record: CellRecord) -> str:
     step = {"step": config.step(cell["dataset"][0], row.norm)} if row.norm else {}
     for kind, home, extra in (("attack", cell["dataset"][0], step), ("rejector", cell["trained_on"][0], {})):
         text = getattr(row, kind)
+        if cell[kind][0] == OWN:
+            continue
         if identity(choose(kind, expand(kind, text), config, home, extra))[1] != cell[kind][1]:
             return f"preset {row.preset} does not give {text} its settings: measured with a --config, or not so"
     return ""
@@ -208,6 +225,6 @@ def not_installed(record: CellRecord) -> str:
     """Name a plugin that a cell needs and that is not installed here."""
     for kind in ("dataset", "network", *STATED):
         name = record.cell[kind][0]
-        if name not in table(kind).classes:
+        if name not in table(kind).classes and name != OWN and not (kind == "framework" and is_given(record)):
             return f"{kind} {name} is not installed here"
     return ""

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from rrbench.numbers import counted
+from rrbench.plugins.own import WORDS
 from rrbench.verifying.tolerance import Tolerance
 
 
@@ -13,7 +14,9 @@ class Findings:
 
     cells: int = 0
     confirmed: int = 0  # replayed on checkpoint and data set and, if asked, attacked again
-    recomputed: int = 0  # only recomputed: a zoo lists their network as not kept
+    recomputed: int = 0  # only recomputed: their network is not kept in a zoo, or was given in Python
+    in_python: int = 0  # of these, those given in Python
+    objects: dict[str, set[str]] = field(default_factory=dict)  # {kind: names} of what was given so
     unchecked: Counter[str] = field(default_factory=Counter)  # {reason: cells}
     wrong: int = 0
     failed: int = 0
@@ -28,7 +31,22 @@ class Findings:
         missing = [
             f"not checkable: {counted(count, 'cell')}: {reason}" for reason, count in sorted(self.unchecked.items())
         ]
-        return [*self.problems, *missing, *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances))]
+        return [
+            *self.problems,
+            *self._given(),
+            *missing,
+            *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances)),
+        ]
+
+    def _given(self) -> list[str]:
+        """Say in one line which cells could not be replayed, since their parts were given in Python."""
+        if not self.in_python:
+            return []
+        listed = [f"{WORDS.get(kind, kind)} {', '.join(sorted(names))}" for kind, names in self.objects.items()]
+        return [
+            f"not replayed: {counted(self.in_python, 'cell')}, whose metrics were recomputed from stored scores; "
+            f"given in Python, so not here: {'; '.join(listed)}"
+        ]
 
     def summary(self) -> str:
         """Summarise in one line."""

@@ -14,7 +14,7 @@ from rrbench.plugins.registry import build, restore
 from rrbench.protocols import Batch, DataSource, Split
 from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import Scores
-from rrbench.verifying.restored import budget_of
+from rrbench.verifying.restored import budget_of, is_given
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,19 @@ class Inputs:
         """Return a split of a cell's data set; if it is not here, a UseError says how to get it."""
         saved = record.cell["dataset"]
         if (str(saved), split) not in self._batches:
-            batch = build(DataSource, restore("dataset", saved)).load(split, self.roots)
+            batch = self._source(record).load(split, self.roots)
             self._batches[str(saved), split] = batch.to(self.device)
         return self._batches[str(saved), split]
+
+    def load_if_any(self, record: CellRecord, split: Split) -> Batch | None:
+        """Return a split of a cell's data set; None if the data set has no such split."""
+        return self.load(record, split) if split in self._splits(record) else None
+
+    def _splits(self, record: CellRecord) -> frozenset[Split]:
+        return self._source(record).splits_for(is_given=is_given(record))
+
+    def _source(self, record: CellRecord) -> DataSource:
+        return build(DataSource, restore("dataset", record.cell["dataset"]))
 
     def find(self, record: CellRecord, split: Split) -> Batch | None:
         """Return a split of a cell's data set; None if it is not here."""
@@ -46,7 +56,8 @@ class Inputs:
         name = record.cell["dataset"][0]
         if self.find(record, "test") is None:
             return f"data set {name} is not here"
-        if self.find(record, "calibration") is None:  # they are borrowed from a data set that is not here
+        has_more = "calibration" in self._splits(record)
+        if has_more and self.find(record, "calibration") is None:  # they are borrowed from a data set that is not here
             return f"calibration inputs of {name} are not here"
         return ""
 
@@ -72,7 +83,8 @@ class Inputs:
 
     def _other_apart(self, record: CellRecord, scores: Scores, test: Batch) -> Iterator[str]:
         """Check that inputs kept apart fix thresholds if the data set has such inputs, else cross-fitting."""
-        calibration = self.find(record, "calibration")
+        has_more = "calibration" in self._splits(record)
+        calibration = self.find(record, "calibration") if has_more else test
         if calibration is None:
             return
         apart = 0 if bool(torch.isin(calibration.ids, test.ids).any()) else calibration.size

@@ -69,11 +69,16 @@ class Networks:
     def _build(self, record: CellRecord, checkpoint: Checkpoint) -> MeasuredNetwork:
         cell, rejector, device = record.cell, rejector_of(record), self.inputs.device
         home = build(DataSource, restore("dataset", cell["trained_on"]))
-        network = build(NetworkSource, restore("network", cell["network"])).build(home.info, rejector)
-        load_weights(network, checkpoint)
+        source = build(NetworkSource, restore("network", cell["network"]))
+        network = source.build(home.info, rejector)
+        if source.has_weights:
+            network = network.to(device)
+        else:
+            load_weights(network, checkpoint)
+            network = place(network, device)
         precision = cast(Precision, record.row.precision)
-        network = with_looks(place(network, device), rejector)
-        return MeasuredNetwork(network, partial(self.inputs.load, record), device, precision, cell["limit"])
+        load = partial(self.inputs.load_if_any, record)
+        return MeasuredNetwork(with_looks(network, rejector), load, device, precision, cell["limit"])
 
 
 def _make_room(kept: dict[Any, Any]) -> None:

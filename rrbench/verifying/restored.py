@@ -31,3 +31,8 @@ def is_installed(record: CellRecord) -> bool:
     """Tell whether the rejector installed here has the revision that was measured."""
     name = record.cell["rejector"][0]
     return bool(installed("rejector", name) in (None, record.cell["revisions"]["rejector"]))
+
+
+def is_given(record: CellRecord) -> bool:
+    """Tell whether a cell's network brought its weights, so that no framework trained it."""
+    return bool(record.cell["framework"][0] == "")

@@ -14,10 +14,13 @@ from torch import Tensor
 
 from rrbench.errors import CellError, UseError, first_line, no_exit
 from rrbench.files.arrays import load_arrays
+from rrbench.files.checkpoints import Checkpoint
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.planning.cells import clean_key
+from rrbench.plugins.registry import build, restore
 from rrbench.progress import Report
+from rrbench.protocols import NetworkSource
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
@@ -26,6 +29,7 @@ from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_
 from rrbench.rows.tables import budget_text
 from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.claims import (
+    given_objects,
     miscounted,
     misheaded,
     miskeyed,
@@ -42,9 +46,10 @@ from rrbench.verifying.networks import Networks
 from rrbench.verifying.recompute import other_clean_certainties, wrong_certainties, wrong_metrics
 from rrbench.verifying.replay import REPLAYED, other_clean_scores, other_outputs, other_right_inputs
 from rrbench.verifying.rerun import Reruns
-from rrbench.verifying.restored import is_installed, rejector_of
+from rrbench.verifying.restored import is_given, is_installed, rejector_of
 
 NOT_KEPT = "not kept"  # the network's weights: only the row's metrics are recomputed
+IN_PYTHON = "given in Python"  # the network, the data, the rejector or the attack: the same
 OLDER = "of an older version, which stored no clean scores: measure them again"
 
 
@@ -97,8 +102,9 @@ class Verifier:
             findings.wrong += 1
         elif not reason:
             findings.confirmed += 1
-        elif reason == NOT_KEPT:
+        elif reason in (NOT_KEPT, IN_PYTHON):
             findings.recomputed += 1
+            findings.in_python += reason == IN_PYTHON
         else:
             findings.unchecked[reason] += 1
 
@@ -125,8 +131,15 @@ class Verifier:
         if absent:
             return absent
         self._add(record, misnamed(record))
-        self._add(record, wrong_certainties(record, scores))
-        self._add(record, self.inputs.differences(record, scores, images))
+        given = given_objects(record)
+        if "rejector" not in given:
+            self._add(record, wrong_certainties(record, scores))
+        if "dataset" not in given:
+            self._add(record, self.inputs.differences(record, scores, images))
+        if given:
+            for kind, name in given.items():
+                self.findings.objects.setdefault(kind, set()).add(name)
+            return (of_preset(record) if is_current(record.row) else "") or IN_PYTHON
         # Do all these checks, also if the first is impossible.
         hindered = (
             self.inputs.absence(record),
@@ -138,6 +151,8 @@ class Verifier:
     def _check_network(self, record: CellRecord, scores: Scores, images: Tensor, *, rerun: bool) -> str:
         """Check the checkpoint and, if it is here, ask its network again; return why a check was impossible."""
         sha256 = record.row.checkpoint_sha256
+        if is_given(record):
+            return self._check_given(record, scores, images, rerun=rerun)
         path, entry = self.networks.find(record)
         if path is None:
             return f"no checkpoint {sha256[:12] or '(without a hash)'} here, and no zoo lists it"
@@ -150,7 +165,28 @@ class Verifier:
             return ""
         self._add(record, mistrained(record, checkpoint.facts))
         self._add(record, misheaded(record, checkpoint.facts, is_own=entry is None))
-        measured = self.networks.measured(record, checkpoint)
+        return self._ask(record, self.networks.measured(record, checkpoint), scores, images, rerun=rerun)
+
+    def _check_given(self, record: CellRecord, scores: Scores, images: Tensor, *, rerun: bool) -> str:
+        """Find a network again that brought its weights, and ask it; return why a check was impossible."""
+        if self.inputs.absence(record):
+            return ""  # `_check_content` reports it; without inputs nothing says what shape the network's are
+        try:
+            source = build(NetworkSource, restore("network", record.cell["network"]))
+            found = source.content()
+        except UseError as error:
+            return f"its network is not here: {error}"
+        if found != record.row.checkpoint_sha256:
+            return f"{record.row.trained_as} is not the network any more that was measured"
+        if source.architecture != record.row.network:
+            self._add(record, [f"its row says network {record.row.network}, and it is {source.architecture}"])
+        checkpoint = Checkpoint(Path(record.row.trained_as), found, {}, {})
+        return self._ask(record, self.networks.measured(record, checkpoint), scores, images, rerun=rerun)
+
+    def _ask(
+        self, record: CellRecord, measured: MeasuredNetwork, scores: Scores, images: Tensor, *, rerun: bool
+    ) -> str:
+        """Replay the stored images on a cell's network, or repeat the attack; return why that was impossible."""
         self._add(record, other_outputs(measured, images, scores))
         hindered = self._check_source(record)
         if self.inputs.absence(record):

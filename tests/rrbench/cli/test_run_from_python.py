@@ -68,7 +68,7 @@ def test_the_command_has_the_options_of_run_with_their_defaults() -> None:
         del typed[only_typed]
     typed |= {"out": str(typed["out"]), "seeds": parse_seeds(None, typed["seeds"])}
     options = {field.name: field.default for field in dataclasses.fields(RunOptions)}
-    for only_python in ("recipe", "report"):
+    for only_python in ("fit_data", "calibration_data", "recipe", "report"):
         del options[only_python]
     assert typed == options
 

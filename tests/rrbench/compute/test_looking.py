@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,8 @@ from rrbench.plugins.config import load_preset
 from rrbench.protocols import Outputs
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.pro import Pro
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def test_looks_come_behind_the_head_s_own_columns_and_nothing_else_changes() -> None:

@@ -18,6 +18,8 @@ from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.kd import Kd
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 
 class Deep(nn.Module):
     """A small network with everything that has a mode."""

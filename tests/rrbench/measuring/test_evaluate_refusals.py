@@ -13,6 +13,8 @@ from rrbench import Outputs, UseError
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 
 def refusal(call: Callable[[], object]) -> str:
     with pytest.raises(UseError) as caught:
@@ -49,7 +51,7 @@ def speck(value: float) -> Callable[[Tensor], Tensor]:
         (with_images(speck(float("inf"))), "[0, 1]"),
         (with_images(lambda images: images.flatten(1)), "shape"),
         (with_images(lambda images: images.squeeze(1)), "shape"),
-        (with_images(lambda images: (images * 255).byte()), "float"),
+        (with_images(lambda images: (images * 255).int()), "float"),
         (with_images(lambda images: images[:7]), "7 images"),
         (with_images(lambda images: images.repeat(1, 3, 2, 2)), "(2, 3, 8, 8)"),
         (with_images(lambda images: images[:0]), "images"),
@@ -59,8 +61,9 @@ def speck(value: float) -> Callable[[Tensor], Tensor]:
         (with_labels(lambda labels: labels.float()), "labels must be int64"),
         (with_labels(lambda labels: labels[:, None]), "labels must be int64 of shape (N,)"),
         (inputs(20)[0], "(images, labels)"),
-        ((inputs(20)[0].numpy(), inputs(20)[1].numpy()), "torch tensors"),
-        ((inputs(20)[0], inputs(20)[1].tolist()), "torch tensors"),
+        ((inputs(20)[0].tolist(), inputs(20)[1]), "a torch tensor or a NumPy array, not list"),
+        ((inputs(20)[0], ["one", "two"]), "labels must be whole numbers"),
+        (inputs(20)[0].numpy(), "(images, labels)"),
         (None, "(images, labels)"),
     ],
 )
@@ -112,7 +115,7 @@ def test_an_adaptive_attack_on_a_score_without_gradient_says_so() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, 'needs a budget, such as budget="linf:8/255"'),
+        ({}, "pgd2 needs a budget, such as linf:8/255"),
         ({"budget": "8/255"}, "linf:8/255"),
         ({"budget": "linf:x"}, "fraction"),
         ({"budget": "linf:-1/2"}, "negative"),
@@ -175,9 +178,8 @@ def test_what_exits_is_one_clear_line_and_an_interrupt_is_none(whose: str, monke
             network, end if whose == "certainty" else "confidence", "pgd1", inputs(20), budget="linf:1/50"
         )
 
-    assert refusal(call) == (
-        "the network, the rejector or the attack tried to end the process (SystemExit: 3): it should raise an error"
-    )
+    who = "the network, the rejector or the attack" if whose == "network" else "a plugin"
+    assert refusal(call) == f"{who} tried to end the process (SystemExit: 3): it should raise an error"
     error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         call()

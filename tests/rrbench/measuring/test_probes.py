@@ -21,6 +21,8 @@ from rrbench.plugins.registry import build, choose, expand, restore
 from rrbench.protocols import Batch, NetworkSource, Rejector, Split
 from tested_plugins import TESTED
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 RANDOM = "the network is random: two passes over the same inputs differ"
 BATCH = "the network looks at the batch: alone, or beside others, an image gets another answer"
 OTHERWISE = "the network answers otherwise where gradients are asked for"

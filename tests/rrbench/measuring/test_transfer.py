@@ -32,6 +32,8 @@ from rrbench.rows.sight import is_blind
 from rrbench.training.train import describe_training
 from rrbench.verifying.tolerance import EXACT
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ROOT = Path(__file__).resolve().parents[3]
 TRANSFER = "transfer(pgd-at,by=pgd3)"
 
@@ -424,7 +426,7 @@ def test_settings_inside_a_name_are_read_back() -> None:
 def test_evaluate_has_no_other_network() -> None:
     with pytest.raises(UseError) as refused:
         rrbench.evaluate(Linear(), "confidence", "transfer(pgd-at)", inputs(10), budget="linf:1/50")
-    expected = "images moved on another network, pgd-at, need a work folder; `rrbench run` plans them"
+    expected = "transfer(pgd-at): Linear is given, and a transfer needs a network that is trained here"
     assert str(refused.value) == expected
 
 

@@ -29,6 +29,8 @@ from rrbench.rows.row import ResultRow
 from rrbench_baselines.kd import Kd
 from wrong_plugins import Centred, Climbing, Drifting, Meddling, Relabelling, RelabellingFit, Scribbling, Unteaching
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 WRITES = "writes into the {} that it is given: work on a copy"
 LOGITS = f"certainty of Scribbling {WRITES.format('logits')}"
 WAYS = {

@@ -39,6 +39,8 @@ from wrong_plugins import (
     Untensored,
 )
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import pivot_table
 from rrbench_baselines.confidence import Confidence
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 NOW = {"attack": 1, "dataset": 1, "engine": 2, "network": 1, "rejector": 1}
 SETTINGS = {"attack": {"steps": 10}, "rejector": {"tau": 1.0}, "framework": {}, "recipe": {"epochs": 15}}
 
@@ -233,4 +235,6 @@ def test_the_hash_of_code_follows_what_it_reaches(source: str, known: dict[str, 
 def test_a_row_of_evaluate_names_no_place_in_memory() -> None:
     (row_,) = rows_of(measured(model(0), lambda outputs: outputs.logits.amax(1)))
     assert "0x" not in row_.settings
-    assert json.loads(row_.revisions).keys() == {"attack", "deployment", "engine", "rejector"}
+    revisions = json.loads(row_.revisions)
+    assert revisions.keys() == {"attack", "dataset", "deployment", "engine", "network", "rejector"}
+    assert revisions["network"] == row_.checkpoint_sha256[:16]

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from rrbench.rows.row import ResultRow, row_of_texts
 from rrbench.rows.sight import attack_text, is_blind, looks
 from rrbench.rows.tables import pivot_table, results_table
 from rrbench_attacks.pgd import Pgd
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def row(attack: str, settings: dict[str, Any] | None = None, **changes: Any) -> ResultRow:
@@ -83,13 +86,14 @@ def test_the_row_of_somebodys_own_attack_says_whether_it_looks() -> None:
 def test_five_rows_of_one_call_doubt_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def doubting(rows: list[ResultRow]) -> list[ResultRow]:
-        seen.append(len(rows))
-        return [dataclasses.replace(each, note="weak: by far") for each in rows]
+    def doubting(rows: Iterable[ResultRow]) -> list[ResultRow]:
+        listed = list(rows)
+        seen.append(len(listed))
+        return [dataclasses.replace(each, note="weak: by far") for each in listed]
 
-    monkeypatch.setattr("rrbench.own_models.with_weak_notes", doubting)
+    monkeypatch.setattr("rrbench.measuring.store.with_weak_notes", doubting)
     frame = rrbench.evaluate(Linear(), "confidence", "adaptive(ce+rcon,steps=1)", inputs(20), budget="linf:1/50")
-    assert (seen, list(frame.note)) == ([1], ["weak: by far"])
+    assert (seen[-1], list(frame.note)) == (2, ["weak: by far"])  # the clean row is in the folder
 
 
 def test_an_attack_is_named_with_its_mark() -> None:

@@ -1,0 +1,1 @@
+"""The commands for authors of plugins: `rrbench new` and `rrbench check`."""
