@@ -3,6 +3,7 @@
 from rrbench.datasets.cifar import Cifar10, Cifar100
 from rrbench.datasets.cifar10_c import Cifar10C
 from rrbench.datasets.digits import Digits
+from rrbench.datasets.folder import Folder
 from rrbench.datasets.npz import Npz
 from rrbench.protocols import DataTable
 
@@ -12,4 +13,5 @@ DATASETS: DataTable = {
     "cifar100": Cifar100,
     "cifar10-c": Cifar10C,
     "npz": Npz,
+    "folder": Folder,
 }
