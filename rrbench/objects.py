@@ -155,8 +155,10 @@ def find_data(text: str) -> str | Choice:
     """Return the data set that a command names: a file or a folder by its path, any other by its name."""
     if text.endswith(".npz"):
         return _file_choice("dataset", "npz", path=text)
+    if Path(text).is_dir() and text not in table("dataset"):
+        return _file_choice("dataset", "folder", path=text)
     if parse(text).name not in table("dataset") and ("/" in text or "." in text):
-        raise UseError(f"there is no data set {text}: give an .npz file or a name")
+        raise UseError(f"there is no data set {text}: give an .npz file, a folder of pictures, or a name")
     return text
 
 

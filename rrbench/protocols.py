@@ -374,6 +374,7 @@ class DataSource(ABC):
 
     revision: ClassVar[int] = 1  # raise it if the inputs change
     info: DataInfo
+    loads_first: ClassVar[bool] = False  # True: `load` takes a number `first`, and reads no more inputs than these
     uses_networks_of: str | None = None  # if it has no training images: the data set whose checkpoints are used
     about: ClassVar[str] = ""  # one line
 

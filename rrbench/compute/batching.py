@@ -1,6 +1,8 @@
 """Runs a function over batches that fit the device; out of memory halves the batch and continues."""
 
 import gc
+import math
+import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,13 +17,30 @@ from rrbench.protocols import Network, Outputs
 
 LARGEST = 5000  # inputs: a GPU is no faster with more
 ROOM = 16 * 2**20  # bytes that one attacked input may need, for WRN-34-10
+USUAL = 3 * 32 * 32  # values of such an input
+ON_CPU = 512  # inputs of the usual size
 
 
-def batch_size(device: torch.device) -> int:
-    """Choose how many inputs a device works on at once; for a GPU this depends on its free memory."""
-    if device.type != "cuda":
-        return 512
-    return max(min(LARGEST, free_memory(device) // ROOM), 1)
+def batch_size(device: torch.device, shape: Sequence[int] = ()) -> int:
+    """Choose how many inputs of a shape a device works on at once; this depends on its free memory.
+
+    A larger image needs more room in proportion to its pixels. On a CPU images of the usual size are not counted: there
+    is room for them.
+    """
+    times = max(1.0, math.prod(shape) / USUAL)
+    if device.type == "cuda":
+        return max(min(LARGEST, int(free_memory(device) // (ROOM * times))), 1)
+    if times == 1:
+        return ON_CPU
+    return max(int(min(ON_CPU / times, free_on_cpu() / (ROOM * times))), 1)
+
+
+def free_on_cpu() -> float:
+    """Return the free bytes of this machine; infinite if the system does not tell."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return math.inf
 
 
 @dataclass

@@ -4,6 +4,7 @@ from rrbench.datasets.cifar import Cifar10, Cifar100
 from rrbench.datasets.cifar10_c import Cifar10C
 from rrbench.datasets.cifar10_c_made import Cifar10CMade
 from rrbench.datasets.digits import Digits
+from rrbench.datasets.folder import Folder
 from rrbench.datasets.npz import Npz
 from rrbench.protocols import DataTable
 
@@ -14,4 +15,5 @@ DATASETS: DataTable = {
     "cifar10-c": Cifar10C,
     "cifar10-c-made": Cifar10CMade,
     "npz": Npz,
+    "folder": Folder,
 }

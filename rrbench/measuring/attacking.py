@@ -105,7 +105,7 @@ class Attacks:
         """Return a member of an ensemble: its stored answers if there are any, else the attack itself."""
         materials = self.materials
         stored = self._load(materials.attack_key(cell.member(choice)), with_features=False, with_images=True)
-        ids = materials.data(cell.dataset, "test").ids[: cell.limit].tolist()
+        ids = materials.first(cell.dataset, "test", cell.limit).ids.tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
         # If several inputs share an id, as corruptions of one image do, an id does not tell the answer.
         if stored is None or len(position) < len(ids):

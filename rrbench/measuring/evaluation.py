@@ -156,7 +156,9 @@ def run_attack(
         kept(counted, partial(_changed_by, attack)),
         tf32(precision == "tf32" or measured.precision != "fp32"),
     ):
-        images, boldest, reached = in_batches(test.size, batch_size(measured.device), attacked, done)
+        images, boldest, reached = in_batches(
+            test.size, batch_size(measured.device, test.images.shape[1:]), attacked, done
+        )
     check_returned(attack, lent, victim.rejector)
     assert images is not None
     if counted.has_seen_nan():

@@ -58,11 +58,12 @@ class Materials:
     report: Report = field(default_factory=Silent)
     deadline: Deadline = field(default_factory=Deadline)
     _data: dict[tuple[Choice, Split], Batch] = field(default_factory=dict)
+    _firsts: dict[tuple[Choice, Split, int], Batch] = field(default_factory=dict)
 
     def bare(self) -> "Materials":
         """Return a copy to send to another process: without data, silent, with absolute paths."""
         store, roots = Store(self.store.root.resolve()), tuple(root.resolve() for root in self.roots)
-        return replace(self, store=store, roots=roots, report=Silent(), _data={})
+        return replace(self, store=store, roots=roots, report=Silent(), _data={}, _firsts={})
 
     def source(self, training: Training) -> Source:
         """Find a training's checkpoint: in the zoo of `--zoo`, in the embedded zoo, else in this work folder."""
@@ -160,6 +161,17 @@ class Materials:
             raise UseError(f"checkpoint {source.path} does not have the SHA-256 of its index: damaged or replaced")
         return checkpoint
 
+    def first(self, dataset: Choice, split: Split, count: int | None) -> Batch:
+        """Return the first inputs of a split; of a large folder only these are read."""
+        source: Any = build(DataSource, dataset)
+        if count is None or not source.loads_first:
+            return self.data(dataset, split).at(slice(count))
+        if (dataset, split, count) not in self._firsts:
+            batch = source.load(split, self.roots, first=count)
+            check_batch(batch, source.info.classes, _what(dataset, split))
+            self._firsts[dataset, split, count] = batch.to(self.device)
+        return self._firsts[dataset, split, count]
+
     def data(self, dataset: Choice, split: Split) -> Batch:
         """Return a split of a data set on the device, loaded and checked once."""
         if (dataset, split) not in self._data:
@@ -176,11 +188,14 @@ class Materials:
         there = build(DataSource, cell.dataset).splits_for(is_given=isinstance(cell.training, Given))
         return MeasuredNetwork(
             network,
-            lambda split: self.data(cell.dataset, split) if split in there else None,
+            lambda split: self._split(cell, split) if split in there else None,
             self.device,
             self.precision,
             cell.limit,
         )
+
+    def _split(self, cell: Cell, split: Split) -> Batch:
+        return self.first(cell.dataset, split, cell.limit) if split == "test" else self.data(cell.dataset, split)
 
     def _network(self, cell: Cell, checkpoint: Checkpoint) -> nn.Module:
         training, info = cell.training, build(DataSource, cell.training.dataset).info
@@ -202,7 +217,7 @@ class Materials:
                 continue
             data = build(DataSource, dataset)
             is_own = isinstance(data, OwnData)
-            test = (data.load("test", ()) if is_own else self.data(dataset, "test")).at(slice(2)).to(self.device)
+            test = (data.load("test", ()) if is_own else self.first(dataset, "test", 2)).at(slice(2)).to(self.device)
             rejector = build(Rejector, next(cell.rejector for cell in plan.cells if cell.dataset == dataset))
             own = source.build(data.info, rejector).to(self.device)
             try:

@@ -84,7 +84,7 @@ class MeasuredNetwork:
     def judge(self, images: Tensor) -> Outputs:
         """Return the network's outputs in exact float32: every printed number comes from such a pass."""
         with frozen(self.network), kept(self.network, changes_itself), tf32(False):
-            outputs = forward(self.network, images, batch_size(self.device))
+            outputs = forward(self.network, images, batch_size(self.device, images.shape[1:]))
         if not all(bool(part.isfinite().all()) for part in outputs):
             raise CellError("the network gives NaN or infinite outputs")
         return outputs
@@ -104,8 +104,10 @@ class MeasuredNetwork:
             if rejector is not None:
                 self._doubts[about] = probes.of_rejector(rejector, outputs, test.labels)
                 return self._doubts[about]
+            # As many as are attacked at once: more large images may need more memory than there is.
+            few = slice(batch_size(self.device, test.images.shape[1:]))
             with frozen(self.network), kept(self.network, changes_itself), tf32(False):
-                found = probes.of_network(self.network, test, outputs)
+                found = probes.of_network(self.network, test.at(few), outputs.at(few))
             self._doubts[about] = found + probes.of_data(test, self.apart())
         return self._doubts[about]
 

@@ -210,7 +210,7 @@ def accuracies(
     """Return clean accuracy and, if asked, accuracy under the chooser's attack, in percent."""
     attack = build(Attack, training.chooser)
     draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
-    size = batch_size(judged.labels.device)
+    size = batch_size(judged.labels.device, judged.images.shape[1:])
     model.refresh()
 
     def attacked(piece: slice) -> tuple[Tensor, ...]:
@@ -266,7 +266,7 @@ def _finish(training: Training, state: State, files: Files, test: Batch, precisi
 def clean_facts(network: nn.Module, test: Batch) -> dict[str, Any]:
     """Return facts that a reader of the weights can check: which clean inputs are right, in exact float32."""
     with _EXACT, frozen(network), tf32(False):
-        logits = forward(network, test.images, batch_size(test.labels.device)).logits
+        logits = forward(network, test.images, batch_size(test.labels.device, test.images.shape[1:])).logits
     correct = logits.argmax(1) == test.labels
     return {"clean_accuracy": round(100 * float(correct.double().mean()), 4), "clean_correct": pack_bits(correct)}
 

@@ -13,13 +13,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint
 from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
 from rrbench.plugins.config import Config, load_preset, preset_names
 from rrbench.plugins.own import OWN
-from rrbench.plugins.registry import choose, expand, plain_rejector, table
+from rrbench.plugins.registry import build, choose, expand, plain_rejector, restore, table
 from rrbench.plugins.revisions import installed, write
+from rrbench.protocols import DataSource
 from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
 from rrbench.rows.tables import budget_text
@@ -197,7 +199,15 @@ def _is_revised(header: Mapping[str, Any]) -> bool:
     plugins["attack"] = header["chooser"][0]
     if header["training_key"]:
         plugins["rejector"] = parse(header["training_key"]).name
-    return any(installed(kind, name) != 1 for kind, name in plugins.items())
+    return any(installed(kind, name) != 1 for kind, name in plugins.items()) or _is_own_data(header["dataset"])
+
+
+def _is_own_data(saved: Sequence[Any]) -> bool:
+    """Tell whether a data set is a user's own: a hash of it is part of the key, and the header does not hold it."""
+    try:
+        return bool(build(DataSource, restore("dataset", saved)).content())
+    except UseError:  # its files are not here
+        return True
 
 
 def of_preset(record: CellRecord) -> str:

@@ -254,7 +254,7 @@ def test_list_names_every_data_set_and_its_place(tmp_path: Path) -> None:
     write(tmp_path, six_files())
     lines = call("list", "--data-dir", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == [
-        name for name in DATASETS if name not in ("npz",)
+        name for name in DATASETS if name not in ("npz", "folder")
     ]  # files, not places
     assert lines[1].endswith(f"found in {tmp_path / 'cifar-10-batches-bin'}")
     assert "rrbench data get cifar100" in lines[2]

@@ -6,7 +6,7 @@ from rrbench.testing import Check, installed_checks
 from tested_plugins import TESTED
 
 LARGE = {"wrn34-10"}  # seconds a pass
-OF_FILES = {"file", "npz"}  # users' own: tests/rrbench/cli/test_eval.py
+OF_FILES = {"file", "npz", "folder"}  # users' own: tests/rrbench/cli/test_eval.py, datasets/test_own_files.py
 NAMES = [name for kind in ("framework", "network", "dataset") for name in TESTED[kind] if name not in LARGE | OF_FILES]
 TEXTS = {"cifar10-c": "cifar10-c(fog)", "cifar10-c-made": "cifar10-c-made(fog)"}
 

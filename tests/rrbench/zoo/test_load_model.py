@@ -3,7 +3,7 @@
 import foolbox
 import pytest
 import torch
-from foolbox.models import PyTorchModel
+from foolbox.models.pytorch import PyTorchModel
 
 import rrbench
 from rrbench import UseError
