@@ -11,6 +11,7 @@ from rrbench.rows.row import ResultRow, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CIFAR10 = ROOT / "results" / "cifar10"
+WORST = "Every rejector against its own strongest attack"  # a section, of preset strong
 INPUTS = {
     "clean": ("clean", "", ""),
     "PGD-100x10, 8/255": ("pgd100x10", "linf", "8/255"),
@@ -19,6 +20,7 @@ INPUTS = {
     "PGD-100x10, l2 128/255": ("pgd100x10", "l2", "128/255"),
     "l2 128/255": ("pgd100x10", "l2", "128/255"),
     "AutoAttack, 8/255": ("autoattack", "linf", "8/255"),
+    WORST: ("worst-case", "linf", "8/255"),
 }
 METRICS = {
     "TPR-95": "acc_tpr95",
@@ -26,6 +28,7 @@ METRICS = {
     "rejected or right": "deploy_robust",
     "rejected or right, threshold fixed beforehand": "deploy_robust",
     "answered then": "deploy_coverage",
+    "less never rejecting": "deploy_joint",
 }
 VICTIMS = {
     "EBD": ("pgd-at+ebd", "ebd"),
@@ -37,6 +40,7 @@ REFERENCES = {  # by section
     "R-Con against confidence on the same network": ("pgd-at+rr", "rr(score=con)"),
     "PGD-AT+RR less PGD-AT with confidence": ("pgd-at", "confidence"),
     "EBD and SNet against confidence on plain PGD-AT": ("pgd-at", "confidence"),
+    WORST: ("pgd-at", "never-reject"),
 }
 
 
@@ -48,10 +52,12 @@ def printed() -> list[tuple[str, str, str, str]]:
         if line.startswith("### "):
             section = line[4:]
         elif line.startswith("| "):
-            columns = columns if re.search(r"\[[-+]", line) else fields
+            columns = columns if "[" in line else fields
             section = fields[0] if fields[0] in REFERENCES else section
             found += [
-                (section, fields[0], *pair) for pair in zip(columns[1:], fields[1:], strict=True) if "[" in pair[1]
+                (section, fields[0], *pair)
+                for pair in zip(columns[1:], fields[1:], strict=True)
+                if re.search(r"\[[-+]", pair[1])
             ]
     return found
 
@@ -66,13 +72,23 @@ def row(victim: tuple[str, str], inputs: str) -> ResultRow:
         each
         for each in rows()
         if (each.trained_as, each.rejector, each.attack, each.norm, each.eps) == (*victim, *INPUTS[inputs])
+        and each.preset == ("strong" if inputs == WORST else "paper")
     ]
     return found
+
+
+def worst_victim(trained_as: str, name: str) -> tuple[str, str]:
+    """Return (trained as, rejector) of a line of that section; R-Con is RR's score."""
+    if (trained_as, name) == ("PGD-AT+RR", "confidence"):
+        return VICTIMS[name]
+    return trained_as.lower(), {"R-Con": "rr"}.get(name, name.lower())
 
 
 def pair_of(section: str, head: str, column: str) -> tuple[ResultRow, ResultRow, str]:
     """Return the two rows and the metric that a field compares; inputs stand in the line's head or in the column's."""
     name, _, rest = head.partition(", ")
+    if section == WORST:
+        return row(worst_victim(name, rest), WORST), row(REFERENCES[section], WORST), METRICS[column]
     if name not in VICTIMS:
         name, rest = "R-Con", head
     inputs, metric = (rest, column) if column in METRICS else (column, rest)
@@ -81,7 +97,7 @@ def pair_of(section: str, head: str, column: str) -> tuple[ResultRow, ResultRow,
 
 def test_every_difference_is_that_of_its_rows() -> None:
     fields = printed()
-    assert len(fields) == 76
+    assert len(fields) == 87
     for section, head, column, field in fields:
         one, other, metric = pair_of(section, head, column)
         value = getattr(one, metric) - getattr(other, metric)
@@ -89,7 +105,7 @@ def test_every_difference_is_that_of_its_rows() -> None:
         assert field.split(" [")[0] == f"{value:+.{places}f}", (section, head, column)
 
 
-@pytest.mark.parametrize("position", [0, 21, 44], ids=lambda position: " ".join(printed()[position][:3]))
+@pytest.mark.parametrize("position", [0, 11, 32, 55], ids=lambda position: " ".join(printed()[position][:3]))
 def test_an_interval_of_each_table_is_that_of_the_scores(position: int) -> None:
     section, head, column, field = printed()[position]
     one, other, metric = pair_of(section, head, column)

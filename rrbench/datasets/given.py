@@ -19,6 +19,7 @@ from rrbench.protocols import Batch, DataInfo, DataSource, Split
 
 EXPECTED = "(images, labels), a Batch, a Dataset or a DataLoader"
 CHANNELS = (1, 3)
+MOST_CLASSES = 10**6  # more are a mistake, such as folders named by dates, and no network could be built for them
 WORDS: dict[Split, str] = {"test": "data", "train": "fit_data", "calibration": "calibration_data"}
 
 
@@ -58,8 +59,11 @@ def describe(batches: Mapping[Split, Batch], classes: int | None = None) -> Data
     """Return what networks must know; without `classes`, the labels say how many there are."""
     first = batches.get("train", batches["test"]).images
     found = max(int(batch.labels.max()) for batch in batches.values()) + 1
+    if found > MOST_CLASSES:
+        raise UseError(f"the labels go up to {found - 1}: that is more than {MOST_CLASSES} classes")
     sizes = {f"{split}_size": batch.size for split, batch in batches.items()}
-    mean, std = (getattr(first.double(), name)((0, 2, 3)).tolist() for name in ("mean", "std"))
+    mean = first.double().mean((0, 2, 3)).tolist()
+    std = first.double().std((0, 2, 3), correction=0).tolist()
     shape = (first.shape[1], first.shape[2], first.shape[3])
     return DataInfo(
         classes or max(found, 2), shape, tuple(mean), tuple(max(each, 1e-3) for each in std), flip=False, **sizes
