@@ -1,6 +1,7 @@
 """An attack of minimal distortion runs in float32, unless it checks its answers in float32 itself."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -40,11 +41,11 @@ class Certified(Nearest):
 
 
 @pytest.mark.parametrize(("attack", "expected"), [(Noting(), "bf16"), (Nearest(), "fp32"), (Certified(), "bf16")])
-def test_only_an_unchecked_answer_at_the_border_needs_float32(attack: Attack, expected: str) -> None:
+def test_only_an_unchecked_answer_at_the_border_needs_float32(attack: Attack, expected: str, tmp_path: Path) -> None:
     SEEN.clear()
     torch.manual_seed(0)
     model, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), torch.rand(40, 1, 4, 4)
     budget = "linf:1/10" if attack.needs_budget else None
     data = (images, torch.arange(40) % 3)
-    rrbench.evaluate(model, "confidence", attack, data, budget=budget, precision="bf16")
+    rrbench.evaluate(model, "confidence", attack, data, budget=budget, precision="bf16", out=tmp_path)
     assert set(SEEN) == {expected}
