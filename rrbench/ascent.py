@@ -114,7 +114,7 @@ def _largest_other(values: Tensor, labels: Tensor) -> Tensor:
     return values.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
-def doubt(network: Network) -> float:
+def doubt_of(network: Network) -> float:
     """Return how far beyond the border an answer must be to stay wrong in float32, which gives the verdict.
 
     The wrong image with the highest energy lies on the border itself, where bf16 and float32 often disagree. Without

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Tracker, doubt, project, slope, step_up, wide
+from rrbench.ascent import Tracker, doubt_of, project, slope, step_up, wide
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import above, at_least, below
 
@@ -40,7 +40,7 @@ class Ace(Attack):
             return victim.certainty(outputs, batch.labels)
 
         images = batch.images
-        tracker = Tracker(batch, victim.certainty, keep="best", select="evade", doubt=doubt(victim.network))
+        tracker = Tracker(batch, victim.certainty, keep="best", select="evade", doubt=doubt_of(victim.network))
         outputs, value, gradient = slope(victim.network, images, certainty)
         tracker.see(images, outputs, value, is_last=True)
         predicted = outputs.logits.argmax(1)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, Select, Tracker, best_other, doubt, is_wrong
+from rrbench.ascent import Keep, Score, Select, Tracker, best_other, doubt_of, is_wrong
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
 from rrbench_attacks.adaptive import check_eta, log_rejector, weighted
@@ -50,9 +50,9 @@ class ApgdReject(Attack):
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Run every eta towards every target from every start, and keep one answer for each input over all runs."""
-        margin, rejector = doubt(victim.network), log_rejector(victim)
-        tracker = Tracker(batch, victim.certainty, self.keep, self.select, margin)
-        scores = [gated(aim, eta, rejector, margin) for aim in self.aims(victim, batch) for eta in self.eta]
+        doubt, rejector = doubt_of(victim.network), log_rejector(victim)
+        tracker = Tracker(batch, victim.certainty, self.keep, self.select, doubt)
+        scores = [gated(aim, eta, rejector, doubt) for aim in self.aims(victim, batch) for eta in self.eta]
         for restart in range(self.restarts):
             start = apgd_start(batch, budget.norm, budget.eps, draws, restart)
             for score in scores:

@@ -87,7 +87,7 @@ class AutoAttack(Attack):
     )
 
     # `original` is the set in the paper's text: APGD-CE, APGD-DLR and FAB five times each, then Square.
-    # `apgd` is the first half of `standard`: FAB and Square took RR from 48.23 to 48.16 %, at four times the cost.
+    # `apgd` is the first half of `standard`: FAB and Square took RR from 48.23 to 48.16 %, at several times the cost.
     version: Literal["standard", "original", "apgd"] = "standard"
     steps: int = 100
     queries: int = 5000  # of Square

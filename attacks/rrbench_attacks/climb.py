@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rrbench.ascent import Keep, Score, Select, doubt, search
+from rrbench.ascent import Keep, Score, Select, doubt_of, search
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 
 
@@ -46,7 +46,7 @@ class Climb(Attack):
             keep=self.keep,
             select=self.select,
             # A blind attack prefers confident images, which do not lie on the border.
-            doubt=doubt(victim.network) if self.is_adaptive else 0.0,
+            doubt=doubt_of(victim.network) if self.is_adaptive else 0.0,
         )
 
     def gradients_per_image(self, classes: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import Score, doubt, is_wrong, judge, margin, wide
+from rrbench.ascent import Score, doubt_of, is_wrong, judge, margin, wide
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Outputs, Victim
 from rrbench_attacks.objectives import confidence
@@ -143,13 +143,13 @@ class CarliniWagner(Attack):
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         """Return the nearest image found for every input, and whether one was found."""
         if self.goal == "normal":
-            record = Record(batch, confidence, self.farthest, doubt(victim.network))
+            record = Record(batch, confidence, self.farthest, doubt_of(victim.network))
             self.search(victim.network, record)
             return record.moved()
         median = victim.calibration.median if victim.calibration else math.nan
         if math.isnan(median):
             raise CellError("the adaptive goal needs the median certainty of training inputs, and there are none")
-        record = Record(batch, victim.certainty, self.farthest, doubt(victim.network))
+        record = Record(batch, victim.certainty, self.farthest, doubt_of(victim.network))
         if self.start == "phase1":
             self.search(victim.network, record)
         record.aim(median)

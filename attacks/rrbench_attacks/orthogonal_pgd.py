@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import Score, Tracker, doubt, project, random_start, slope, step_up, wide
+from rrbench.ascent import Score, Tracker, doubt_of, project, random_start, slope, step_up, wide
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least, at_most
@@ -78,7 +78,7 @@ class OrthogonalPgd(OneGoalAtATime):
         """Climb from random starts, and keep one answer for each input over all of them."""
         wrong, certain = classifier_loss(self.target), log_rejector(victim)
         first, second = slice(batch.size), slice(batch.size, None)
-        tracker = Tracker(batch, victim.certainty, self.keep, self.select, doubt(victim.network))
+        tracker = Tracker(batch, victim.certainty, self.keep, self.select, doubt_of(victim.network))
 
         def goals(outputs: Outputs) -> Tensor:
             return torch.cat([wrong(outputs.at(first), batch.labels), certain(outputs.at(second), batch.labels)])
@@ -90,7 +90,7 @@ class OrthogonalPgd(OneGoalAtATime):
                 outputs, values, gradients = slope(victim.network, torch.cat([moved, moved]), goals)
                 outputs = outputs.at(first)
                 tracker.see(moved, outputs, values[first] + values[second], is_last=False)
-                turn = crossed(outputs.logits, batch.labels, self.target, buffer(victim))
+                turn = crossed(outputs.logits, batch.labels, self.target, buffer_of(victim))
                 if self.every is not None:
                     turn = torch.full_like(turn, index % self.every == 0)
                 direction = torch.where(
@@ -126,9 +126,9 @@ def classifier_loss(target: int | None) -> Score:
     return loss
 
 
-def buffer(victim: Victim) -> float:
+def buffer_of(victim: Victim) -> float:
     """Return the buffer; in lower precision the climb must turn back beyond the doubt, not inside it."""
-    return max(BUFFER, 2 * doubt(victim.network))
+    return max(BUFFER, 2 * doubt_of(victim.network))
 
 
 def crossed(logits: Tensor, labels: Tensor, target: int | None, buffer: float = BUFFER) -> Tensor:
@@ -140,13 +140,13 @@ def crossed(logits: Tensor, labels: Tensor, target: int | None, buffer: float = 
 
 def selective(victim: Victim, target: int | None, beyond: bool) -> Score:
     """Return log R if the answer is wrong (and, unless `beyond`, still rejected), else the classifier's loss."""
-    loss, certain, margin = classifier_loss(target), log_rejector(victim), buffer(victim)
+    loss, certain, buffer = classifier_loss(target), log_rejector(victim), buffer_of(victim)
     # Without a threshold no input counts as accepted, because every comparison with NaN is false.
     threshold = math.nan if beyond or victim.calibration is None else victim.calibration.threshold
 
     def objective(outputs: Outputs, labels: Tensor) -> Tensor:
         accepted = victim.certainty(outputs, labels) >= threshold
-        turn = crossed(outputs.logits, labels, target, margin) & ~accepted
+        turn = crossed(outputs.logits, labels, target, buffer) & ~accepted
         return torch.where(turn, certain(outputs, labels), loss(outputs, labels))
 
     return objective

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Score, best_other, cross_entropy, doubt, is_wrong
+from rrbench.ascent import Score, best_other, cross_entropy, doubt_of, is_wrong
 from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench.ranges import at_least
 from rrbench_attacks.adaptive import log_rejector, weighted
@@ -48,7 +48,7 @@ class RejectionLoss(Climb):
         """Return the objective."""
         if self.form == "and":
             return weighted(best_other, self.weight, log_rejector(victim))
-        return weighted(cross_entropy, self.weight, where_wrong(log_rejector(victim), doubt(victim.network)))
+        return weighted(cross_entropy, self.weight, where_wrong(log_rejector(victim), doubt_of(victim.network)))
 
 
 def where_wrong(score: Score, doubt: float = 0.0) -> Score:

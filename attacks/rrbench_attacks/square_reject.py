@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrbench.ascent import Tracker, doubt, is_wrong, margin, wide
+from rrbench.ascent import Tracker, doubt_of, is_wrong, margin, wide
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 from rrbench.ranges import above, at_least, at_most
 
@@ -42,7 +42,7 @@ class SquareReject(Attack):
         """Start with vertical stripes, then repaint; every pixel stays on a face of the box."""
         images = batch.images
         channels, height, width = images.shape[1:]
-        tracker = Tracker(batch, victim.certainty, keep="best", select="evade", doubt=doubt(victim.network))
+        tracker = Tracker(batch, victim.certainty, keep="best", select="evade", doubt=doubt_of(victim.network))
         stripes = draws.uniform(batch.ids, (channels, 1, width), 0)
         best = painted(images, stripes, budget.eps)
         found = self.look(victim, batch, tracker, best)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from rrbench.datasets.given import describe
-from rrbench.datasets.npz import HELD_OUT, Stamp, check_path, stamp
+from rrbench.datasets.npz import HELD_OUT, check_path
 from rrbench.errors import UseError, first_line
-from rrbench.files.disk import sha256
+from rrbench.files.disk import Stamp, sha256, stamp
 from rrbench.protocols import Batch, DataInfo, DataSource, Split
 from rrbench.ranges import at_least
 

@@ -1,6 +1,5 @@
 """A user's own inputs in one .npz file: images and labels to measure on and, if there are any, to train on."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from rrbench.datasets.check import check_batch
 from rrbench.datasets.given import describe, to_images, to_labels
 from rrbench.errors import UseError
 from rrbench.files.arrays import load_arrays
-from rrbench.files.disk import sha256
+from rrbench.files.disk import Stamp, sha256, stamp
 from rrbench.protocols import Batch, DataInfo, DataSource, Split
 from rrbench.ranges import at_least
 
@@ -28,7 +27,6 @@ NAMES: dict[Split, tuple[tuple[str, str], ...]] = {
 }
 HELD_OUT = 10  # one in so many training inputs is kept for calibration, if the file has no calibration inputs
 RESERVED = ",()="
-Stamp = tuple[int, int]  # when a file was written, and its size
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,6 @@ def check_path(path: str) -> None:
     """Refuse a path that cannot be written in a name, and so not in a row."""
     if any(sign in path for sign in RESERVED):
         raise UseError(f"{path}: a comma, a bracket or = in a path cannot be written in a name; rename the file")
-
-
-def stamp(path: str) -> Stamp:
-    """Tell whether a file has changed since it was read."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise UseError(f"cannot read {path}: {error.strerror or error}") from None
-    return found.st_mtime_ns, found.st_size
 
 
 def _splits(info: DataInfo) -> frozenset[Split]:

@@ -32,6 +32,8 @@ DEEPEST = 50  # levels of nested brackets; rrbench's own files have a handful
 
 _DOTTED = re.compile(rf"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){{{DEEPEST}}}""")
 
+Stamp = tuple[int, int]  # of a file: when it was written, and its size
+
 
 @dataclass(frozen=True)
 class Files:
@@ -144,6 +146,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write JSON that people can read, with keys in the given order."""
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def stamp(path: str) -> Stamp:
+    """Tell whether a file has changed since it was read."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise UseError(f"cannot read {path}: {error.strerror or error}") from None
+    return found.st_mtime_ns, found.st_size
 
 
 def read_json(path: Path) -> object:

@@ -1,7 +1,6 @@
 """A user's network from a Python file: a function of it makes the module, another file may hold the weights."""
 
 import importlib.util
-import os
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,11 +12,11 @@ from torch import nn
 
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
+from rrbench.files.disk import Stamp, stamp
 from rrbench.networks.wrapped import OwnNetwork, hash_network, wrap
 from rrbench.protocols import DataInfo, NetworkSource, Rejector
 
 PARALLEL = "module."  # torch.nn.DataParallel puts it before each name
-Stamp = tuple[int, int]  # of a file: when it was written, and its size
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,8 @@ class FromFile(NetworkSource):
 
     @property
     def _made(self) -> OwnNetwork:
-        stamps = _stamp(self.path), _stamp(self.weights) if self.weights is not None else None
+        stamps = stamp(self.path), stamp(self.weights) if self.weights is not None else None
         return _make(self.path, self.function, self.weights, stamps)
-
-
-def _stamp(path: str) -> Stamp:
-    """Tell whether a file has changed since it was read."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise UseError(f"cannot read {path}: {error.strerror or error}") from None
-    return found.st_mtime_ns, found.st_size
 
 
 @lru_cache(maxsize=8)

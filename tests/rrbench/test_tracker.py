@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.ascent import DOUBT, Keep, Select, Tracker, doubt
+from rrbench.ascent import DOUBT, Keep, Select, Tracker, doubt_of
 from rrbench.compute.devices import Precision
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
@@ -87,8 +87,8 @@ def test_in_lower_precision_an_image_at_the_border_does_not_count_as_wrong() -> 
 @pytest.mark.parametrize(("precision", "expected"), [("fp32", 0.0), ("tf32", DOUBT), ("bf16", DOUBT)])
 def test_only_lower_precision_leaves_a_doubt(precision: Precision, expected: float) -> None:
     network = nn.Identity()
-    assert doubt(Instrumented(network, precision)) == expected
-    assert doubt(network) == 0.0
+    assert doubt_of(Instrumented(network, precision)) == expected
+    assert doubt_of(network) == 0.0
 
 
 def test_evade_prefers_the_most_certain_of_the_wrong_images() -> None:

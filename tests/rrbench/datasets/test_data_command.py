@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
-from rrbench.cli.data import app
+from data_calls import call, refuse
 from rrbench.datasets import DATASETS, download
 from rrbench.datasets.cifar import Cifar10
-from rrbench.errors import UseError
 
 
 class TinyCifar10(Cifar10):
@@ -31,17 +29,6 @@ def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def unreachable(name: str) -> download.Official:
     return download.Official("file:///nowhere/at/all.tar.gz", "0" * 32, "cifar-10-batches-py")
-
-
-def call(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def refuse(*arguments: str | Path) -> str:
-    result = call(*arguments)
-    assert isinstance(result.exception, UseError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
 
 
 def six_files() -> dict[str, bytes]:

@@ -6,15 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
+from data_calls import call, refuse
 from made_up_cifar import TinyCifar10, content, write_npz
-from rrbench.cli.data import app
 from rrbench.datasets import DATASETS
 from rrbench.datasets.changes import mean_changes
 from rrbench.datasets.cifar10_c import Corrupted
 from rrbench.datasets.cifar10_c_made import FOLDER, Cifar10CMade
-from rrbench.errors import UseError
 from rrbench.verifying.corruptions import falls
 
 ZOO = Path(__file__).resolve().parents[3] / "results" / "zoo"
@@ -31,17 +29,6 @@ def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def data(tmp_path: Path) -> Path:
     write_npz(TinyCifar10, tmp_path, content(TinyCifar10))
     return tmp_path
-
-
-def call(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def refuse(*arguments: str | Path) -> str:
-    result = call(*arguments)
-    assert isinstance(result.exception, UseError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
 
 
 @pytest.fixture
