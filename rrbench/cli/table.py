@@ -44,7 +44,12 @@ def table(
     network: Annotated[str | None, typer.Option(help="With --paper: the same table for another network.")] = None,
     preset: Annotated[str | None, typer.Option(help="With --paper: only rows of this preset.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="With --paper: verdicts; exit 1 where one is out without a footnote.")
+        bool,
+        typer.Option(
+            "--check",
+            help="With --paper: count the cells that are within tolerance, out and explained by a footnote, out and "
+            "unexplained, missing. Exit 1 if one is unexplained; explained and missing ones do not fail.",
+        ),
     ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="With --paper: what is missing, and what would fill it at what cost.")
@@ -117,7 +122,7 @@ def _paper(
     if check:
         print(tables.summary(), file=_beside(layout))
         if tables.is_failing():
-            print("rrbench: measured cells are out of tolerance without a footnote", file=sys.stderr)
+            print("rrbench: measured cells are out of tolerance and unexplained", file=sys.stderr)
             raise typer.Exit(1)
 
 
