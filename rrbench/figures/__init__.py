@@ -54,7 +54,7 @@ def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
     """Draw a figure from the cells of a work folder, or from rows alone where it needs no scores."""
     if name in PAPER:
         return PAPER[name](paper_request(name, folder, read_scored(folder), options))
-    if options.budget:
+    if options.budget and name != "risk-coverage":
         raise UseError(f"{name} shows every budget: --budget does not go with it")
     if name == "risk-coverage" or not is_rows_alone(folder):
         cells = read_scored(folder)

@@ -39,7 +39,8 @@ class FigureOptions:
         )
         is_named = self.rejectors is None or any(goes_by(row, name) for name in split_list(self.rejectors))
         has_norm = self.norm is None or row.norm in ("", self.norm)
-        return is_named and has_norm and all(wanted in (None, found) for wanted, found in pairs)
+        has_budget = not (self.budget and row.eps) or (row.norm, Fraction(row.eps)) == parse_budget(self.budget)
+        return is_named and has_norm and has_budget and all(wanted in (None, found) for wanted, found in pairs)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rrbench.figures.scored import Scored, one_place, preference, provenance_tex
 from rrbench.figures.style import finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.measures import risk_coverage
 from rrbench.metrics.resampling import risk_coverage_band
-from rrbench.names import unknown
+from rrbench.names import split_list, unknown
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores
 from rrbench.rows.tables import budget_text
@@ -41,14 +41,14 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
     """Draw a panel for clean inputs and one for each budget, with a curve for every rejector of every checkpoint.
 
     `cells` are of one data set and network, as `read_scored(folder)` returns them. Under a budget a rejector is shown
-    under the attack that harms it most (the largest AURC), or only under `attack`. Bands are 95 % bootstrap
-    intervals over examples.
+    under the attack that harms it most (the largest AURC), or only under `attack`; several attacks, separated by
+    commas, have a panel each. Bands are 95 % bootstrap intervals over examples.
     """
     groups = by_budget(cells, attack)
     used = [cell.row for group in groups.values() for cell in group]
     victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
-    attacks = sorted({row.attack for row in used if row.eps})
-    is_one = len(attacks) < 2  # then titles name the attack, and all panels share one legend
+    # Then titles name the attack, and all panels share one legend.
+    is_one = all(len({cell.row.attack for cell in group}) == 1 for group in groups.values())
     with styled():
         lines = -(-len(groups) // COLUMNS)
         # Spread panels evenly over the lines: four become two and two.
@@ -58,13 +58,14 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
         figure, axes = panels(lines, columns, width=2.6, height=2.3 + room)
         for unused in axes[len(groups) :]:
             unused.remove()
-        for panel, (budget, group) in zip(axes, groups.items(), strict=False):
+        for panel, group in zip(axes, groups.values(), strict=False):
             curves = [curve_of(cell) for cell in group]
+            budget = budget_text(group[0].row)
             for curve in curves:
                 row = curve.row
                 label = victim_label(row) + (f": {row.attack}" if budget and not is_one else "")
                 _draw_curve(panel, curve, victims.index((row.trained_as, row.rejector)), label)
-            title = f"{typeset(budget)}, {attacks[0]}" if budget and is_one else typeset(budget) or "clean"
+            title = f"{typeset(budget)}, {group[0].row.attack}" if budget and is_one else typeset(budget) or "clean"
             highest = max(float(part.max()) for curve in curves for part in (_shown(curve)[1], curve.high))
             panel.set(xlim=(0, 102), ylim=(0, max(105 * highest, 1)), title=title)
             panel.set(xlabel="answered (%)", ylabel="wrong among the answered (%)")
@@ -79,27 +80,38 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
 def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, list[Scored]]:
     """Return {budget: a cell for each rejector of each checkpoint}; clean ("") first, then linf, small radii first.
 
-    Attacks without a radius are left out; a cell measured several times is taken once (`preference`). A rejector that
-    was never attacked in this way is not shown on clean inputs either, unless none was attacked.
+    Of several attacks the keys are budget and attack, in the order in which the attacks are named. Attacks without a
+    radius are left out; a cell measured several times is taken once (`preference`). A rejector that was never attacked
+    in this way is not shown on clean inputs either, unless none was attacked.
     """
     one_place(cell.row for cell in cells)
+    names = split_list(attack) if attack is not None else []
+    is_several = len(names) > 1
     fitting = [
-        cell for cell in cells if cell.row.attack == "clean" or (cell.row.eps and attack in (None, cell.row.attack))
+        cell for cell in cells if cell.row.attack == "clean" or (cell.row.eps and (not names or cell.row.attack in names))
     ]
     attacked = {(cell.row.trained_as, cell.row.rejector) for cell in fitting if cell.row.eps}
     fitting = [cell for cell in fitting if not attacked or (cell.row.trained_as, cell.row.rejector) in attacked]
-    if attack is not None and all(cell.row.attack == "clean" for cell in fitting):
-        raise unknown("attack among the results:", attack, {cell.row.attack for cell in cells if cell.row.eps})
+    known = {cell.row.attack for cell in cells if cell.row.eps}
+    for name in names:
+        if name not in known:
+            raise unknown("attack among the results:", name, known)
     once: dict[tuple[str, ...], Scored] = {}
     for cell in sorted(fitting, key=lambda cell: preference(cell.row)):
         row = cell.row
         once.setdefault((row.norm, row.eps, row.trained_as, row.rejector, row.attack), cell)
     worst: dict[tuple[str, ...], Scored] = {}
     for key, cell in sorted(once.items(), key=lambda item: -(item[1].row.aurc or 0)):
-        worst.setdefault(key[:4], cell)
+        worst.setdefault(key if is_several else key[:4], cell)
+
+    def place(cell: Scored) -> tuple[object, ...]:
+        row = cell.row
+        return *budget_order(row), names.index(row.attack) if is_several and row.eps else 0, order(row)
+
     groups: dict[str, list[Scored]] = {}
-    for cell in sorted(worst.values(), key=lambda cell: (*budget_order(cell.row), order(cell.row))):
-        groups.setdefault(budget_text(cell.row), []).append(cell)
+    for cell in sorted(worst.values(), key=place):
+        budget = budget_text(cell.row)
+        groups.setdefault(f"{budget}, {cell.row.attack}" if budget and is_several else budget, []).append(cell)
     return groups
 
 

@@ -242,6 +242,22 @@ def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
             figures.draw(name, folder, FigureOptions(attack="pgd4"))
 
 
+def test_several_attacks_have_a_panel_each_in_the_order_of_their_names(folder: Path, cells: list[Scored]) -> None:
+    groups = by_budget(cells, "pgd3,pgd10")
+    assert list(groups) == ["", *(f"linf:{eps}, {attack}" for eps in ("1/20", "3/20") for attack in ("pgd3", "pgd10"))]
+    victims = [(cell.row.trained_as, cell.row.rejector) for cell in groups["linf:3/20, pgd3"]]
+    assert victims == [("pgd-at", "confidence"), ("pgd-at+ebd", "ebd"), ("pgd-at+rr", "rr")]
+    assert {cell.row.attack for cell in groups["linf:3/20, pgd10"]} == {"pgd10"}
+    figure = figures.draw("risk-coverage", folder, FigureOptions(attack="pgd3,pgd10", budget="linf:3/20"))
+    titles = [panel.get_title() for panel in figure.axes]
+    assert titles == ["clean", "\u2113\u221e 3/20, pgd3", "\u2113\u221e 3/20, pgd10"]
+    assert len(figure.legends) == 1
+    with pytest.raises(UseError, match="unknown attack among the results: 'pgd4'"):
+        by_budget(cells, "pgd3,pgd4")
+    with pytest.raises(UseError, match="accuracy-budget shows every budget"):
+        figures.draw("accuracy-budget", folder, FigureOptions(budget="linf:3/20"))
+
+
 def test_one_norm_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     rows = [cell.row for cell in cells]
     rows += [dataclasses.replace(row, norm="l2") for row in rows if row.attack == "pgd3"]
