@@ -20,7 +20,7 @@
     const isChosen = view || arena.value || ranked.checked || words.value;
     for (const line of lines) line.hidden = !fits(line);
     for (const each of arenas) {
-      each.hidden = !each.querySelector("tbody:not([hidden])");
+      each.hidden = !each.querySelector(".board > tbody:not([hidden])");
       if (isChosen) each.open = true;
     }
     const shown = lines.filter((line) => !line.hidden).length;

@@ -17,7 +17,7 @@ from rrbench.report.summary import NEVER
 from rrbench.rows.currency import is_current
 from rrbench.rows.paired import Difference, ScoreFiles, differences
 from rrbench.rows.repeats import gather, names, victim_marks
-from rrbench.rows.row import ResultRow, order, stated
+from rrbench.rows.row import ResultRow, members_of, order
 from rrbench.rows.sight import attack_text, is_blind, is_mixture
 from rrbench.rows.tables import summed_up
 from rrbench.rows.weak_attacks import MARK
@@ -117,9 +117,8 @@ class Line:
         """The attacks whose worst was taken, for every seed; one that failed did not count."""
         if self.worst is None:
             return ()
-        found = stated(self.worst.first).get("members")
         lost = [name for note in self.worst.notes if note.startswith(LOST) for name in _named(note[len(LOST) :])]
-        return tuple(str(name) for name in found if name not in lost) if isinstance(found, list) else ()
+        return tuple(name for name in members_of(self.worst.first) if name not in lost)
 
     @property
     def reach(self) -> Reach:

@@ -36,7 +36,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_every_command_of_the_contract_is_there() -> None:
-    assert {"run", "train", "table", "figure", "report", "list", "verify", "bench", "data", "new", "check"} <= {
+    assert {"run", "train", "table", "figure", "report", "board", "list", "verify", "bench", "data", "new", "check"} <= {
         path[0] for path in COMMANDS
     }
 
@@ -123,6 +123,7 @@ def test_a_wrong_word_is_one_line_on_stderr_and_exit_2(
         ["table", "nowhere"],
         ["table", "nowhere.csv"],
         ["report", "--out", "report.pdf"],
+        ["board", "nowhere"],
         ["list", "nothing"],
         ["verify", "nowhere"],
         ["data", "get", "nothing"],
