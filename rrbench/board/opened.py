@@ -94,8 +94,7 @@ def _replay(line: Line, sources: Sequence[Source]) -> Safe:
     budget = f" --budgets {line.arena.budget}" if line.arena.eps else ""
     chosen = f"--rejectors {shlex.quote(f'{line.rejector}@{line.first.framework}')}{budget}"
     checks += [(f"rrbench table {name} {chosen}", "print these numbers") for name in names]
-    width = max(len(command) for command, _ in checks)
-    text = "\n".join(f"{command:{width}}  # {what}" for command, what in checks)
+    text = "\n".join(f"# {what}\n{command}" for command, what in checks)
     return joined([_code(text), *([] if stored else [element("p", NOT_STORED, class_="aside")])])
 
 
@@ -129,6 +128,7 @@ def _may_name(command: str, rejector: str) -> bool:
 def _origin(line: Line) -> Safe:
     rows = [row for found in line.shown for row in found.rows]
     said = {
+        "worst of": line.members,
         "seeds": [str(row.seed) for row in rows],
         "checkpoint sha256": [row.checkpoint_sha256 for row in rows],
         "data sha256": [row.data_sha256 for row in rows],
@@ -136,7 +136,7 @@ def _origin(line: Line) -> Safe:
         "device": [row.device for row in rows],
         "precision": [row.precision for row in rows],
     }
-    texts = {name: ", ".join(dict.fromkeys(values)) for name, values in said.items()}
+    texts = {name: ", ".join(dict.fromkeys(values)) for name, values in said.items() if values}
     return element(
         "dl",
         *[

@@ -42,6 +42,7 @@ class Board(NamedTuple):
 
 
 NAMES = ("rejector", "network")  # columns of words; all others are of numbers
+FEW = 5  # attacks that a line names
 EMPTY = TableField("-", is_number=True)
 
 
@@ -135,18 +136,18 @@ def _arena(
         for name in fields[0]
     ]
     ranked = sum(line.reach is Reach.WORST for line in lines)
-    caption = f"{counted(len(lines), 'line')}, {ranked} ranked"
+    facts = f"{counted(len(lines), 'line')}, {ranked or 'none'} ranked"
     written = element(
         "table",
-        element("caption", caption),
         element("thead", element("tr", *head, role="row"), role="rowgroup"),
         *bodies,
         class_="board",
         role="table",
+        aria_label=title,
     )
     # A keyboard can reach a scrolling region only if it can be focused.
     region = element("div", written, class_="scroll", role="region", aria_label=title, tabindex="0")
-    content = joined([element("summary", element("h2", title)), region])
+    content = joined([element("summary", element("h2", title), element("span", facts, class_="aside")), region])
     # What nobody attacked to the worst case is folded away, unless there is nothing else.
     more = {"open": ""} if ranked or index == 1 else {}
     return element("details", content, class_="arena", id=f"arena{index}", **more)
@@ -235,7 +236,7 @@ def _body(line: Line, fields: Mapping[str, TableField], content: Safe) -> Safe:
     """Write a line: a row of values, and a row that opens to the rest."""
     cells = [_cell(name, field) for name, field in fields.items()]
     said = [
-        *([f"worst of {', '.join(line.members)}"] if line.members else []),
+        *([_worst_of(line.members)] if line.members else []),
         *([f"blind: {line.blind.first.attack}"] if line.blind else []),
     ]
     marks = [element("span", text, class_="mark") for text in line.doubts()]
@@ -253,6 +254,10 @@ def _body(line: Line, fields: Mapping[str, TableField], content: Safe) -> Safe:
     names = {"data_network": line.network, "data_rejector": line.rejector, "data_reach": line.reach.name.lower()}
     rows = [element("tr", *cells, role="row"), element("tr", more, role="row", class_="more")]
     return element("tbody", *rows, role="rowgroup", class_=kind, **names)
+
+
+def _worst_of(members: Sequence[str]) -> str:
+    return f"worst of {', '.join(members) if len(members) <= FEW else f'{len(members)} attacks'}"
 
 
 def _cell(name: str, field: TableField) -> Safe:
@@ -279,13 +284,12 @@ def _left(rows: Sequence[ResultRow]) -> Safe:
 
 def _meanings() -> Safe:
     said = {name: COLUMNS[name] for name in CODE}
-    listed = [joined([element("dt", element("code", name)), element("dd", text)]) for name, text in said.items()]
-    against = f"{JOINT} minus that of {NEVER} under the same worst case on the same inputs, with its paired interval"
-    listed.append(joined([element("dt", f"against {NEVER}"), element("dd", against)]))
-    blind = (
-        "the attack that leaves the least of those that do not look at the rejector; what papers print, and it flatters"
-    )
-    listed.append(joined([element("dt", "blind"), element("dd", blind)]))
+    said |= {
+        f"against {NEVER}": f"{JOINT} minus that of {NEVER} under the same worst case, on the same inputs",
+        "blind": "the attack that leaves the least of those that do not look at the rejector: it flatters",
+        "strip": f"draws {JOINT} under the worst case and its interval; the upright line is {NEVER}",
+    }
+    listed = [joined([element("dt", name), element("dd", text)]) for name, text in said.items()]
     return element(
         "section",
         element("h2", "What the columns mean"),

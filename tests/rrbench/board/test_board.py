@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,8 +147,9 @@ def test_what_a_line_opens_to_is_what_its_own_commands_print(
     monkeypatch.chdir(measured.parent)
     assert command("board", "runs", "--out", tmp_path / "board.html").code == 0
     line = next(each for each in lines_of(tmp_path / "board.html") if each.fields["rejector"] == "rr")
-    commands = [each.partition("  #")[0] for each in line.opened.splitlines() if "  # " in each]
-    commands = ["rrbench" + each.rstrip().rpartition("rrbench")[2] for each in commands]
+    page = (tmp_path / "board.html").read_text(encoding="utf-8")
+    codes = re.findall(r"<pre><code>(.*?)</code>", page[page.index('data-rejector="rr"') :], re.DOTALL)
+    commands = [each for each in unescape(codes[0]).splitlines() if not each.startswith("# ")]
     assert commands[:2] == ["rrbench verify runs", "rrbench verify runs --rerun"]
     shown = printed(command, *shlex.split(commands[2])[2:])
     assert [row["attack"] for row in shown] == ["clean", "pgd3 (blind)", "selective-pgd3", "worst-case"]

@@ -138,7 +138,9 @@ def test_a_device_works_or_is_refused_in_one_line(command: Any, tmp_path: Path, 
     assert answer.code == 0 or "device" in refused(answer)
 
 
-@pytest.mark.parametrize("place", ["run --out", "table", "verify", "report", "board", "list zoo", "figure --paper figure1"])
+@pytest.mark.parametrize(
+    "place", ["run --out", "table", "verify", "report", "board", "list zoo", "figure --paper figure1"]
+)
 def test_a_name_that_is_no_utf8_or_too_long_is_one_line(
     command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:
