@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rrbench.metrics.columns import LABELS
 from rrbench.rows.paired import paired_difference, scored_rows
 from rrbench.rows.row import ResultRow, read_rows
 
@@ -22,14 +23,7 @@ INPUTS = {
     "AutoAttack, 8/255": ("autoattack", "linf", "8/255"),
     WORST: ("worst-case", "linf", "8/255"),
 }
-METRICS = {
-    "TPR-95": "acc_tpr95",
-    "AUC": "auc",
-    "rejected or right": "deploy_robust",
-    "rejected or right, threshold fixed beforehand": "deploy_robust",
-    "answered then": "deploy_coverage",
-    "less never rejecting": "deploy_joint",
-}
+METRICS = {label: name for name, label in LABELS.items()} | {"less never rejecting": "deploy_joint"}
 VICTIMS = {
     "EBD": ("pgd-at+ebd", "ebd"),
     "SNet": ("pgd-at+snet", "snet"),

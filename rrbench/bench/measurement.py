@@ -87,7 +87,7 @@ def to_csv(measurements: Sequence[Measurement]) -> str:
 
 def to_text(measurements: Sequence[Measurement]) -> str:
     """Arrange the lines for a screen."""
-    header = ["what", "implementation", "batch", "precision", "gradients/s", "ratio", "robust", "of peak", "s", "GiB"]
+    header = ["what", "implementation", "batch", "precision", "gradients/s", "ratio", "accuracy", "of peak", "s", "GiB"]
     lines = [
         [text for name, text in zip(_names(), _texts(each), strict=True) if name != "device"] for each in measurements
     ]

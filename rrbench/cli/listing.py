@@ -86,7 +86,7 @@ def _zoo() -> None:
     from rrbench import zoo
     from rrbench.rows.tables import render
 
-    header = ["file", "data set", "network", "trained as", "seed", "epochs", "clean", "robust", "sha256"]
+    header = ["file", "data set", "network", "trained as", "seed", "epochs", "clean", "attacked", "sha256"]
     lines = [
         [
             entry.file or "(not kept)",

@@ -16,7 +16,11 @@ def table(
         str, typer.Option(help="A row for each rejector and a column for each value of this, such as attack or budget.")
     ] = "",
     metric: Annotated[
-        str, typer.Option(help="The one column shown, by attack where --by says nothing else. [default: acc_tpr95]")
+        str,
+        typer.Option(
+            help="The one metric shown, such as joint, robust or TPR-95, or any column of rows.csv; "
+            "by attack where --by says nothing else. [default: TPR-95]"
+        ),
     ] = "",
     rejectors: Annotated[
         str, typer.Option(help="Only rows of these rejectors, such as rr,ebd or confidence@trades.")
@@ -44,7 +48,12 @@ def table(
     network: Annotated[str | None, typer.Option(help="With --paper: the same table for another network.")] = None,
     preset: Annotated[str | None, typer.Option(help="With --paper: only rows of this preset.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="With --paper: verdicts; exit 1 where one is out without a footnote.")
+        bool,
+        typer.Option(
+            "--check",
+            help="With --paper: count the cells that are within tolerance, out and explained by a footnote, out and "
+            "unexplained, missing. Exit 1 if one is unexplained; explained and missing ones do not fail.",
+        ),
     ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="With --paper: what is missing, and what would fill it at what cost.")
@@ -54,8 +63,9 @@ def table(
 
     Several seeds of one training are one line: mean and standard deviation.
 
-    Example: rrbench table runs --by attack --metric deploy_joint --against confidence
+    Example: rrbench table runs --by attack --metric joint --against confidence
     """
+    from rrbench.metrics.columns import column_of
     from rrbench.rows.currency import noted
     from rrbench.rows.row import read_rows
     from rrbench.rows.tables import choose, pivot_table, results_table
@@ -78,7 +88,7 @@ def table(
     if not everything:
         raise UseError(f"{path} holds no rows: nothing to show")
     rows = choose(everything, rejectors, attacks, budgets)
-    is_pivot, by, metric = bool(by or metric), by or "attack", metric or "acc_tpr95"
+    is_pivot, by, metric = bool(by or metric), by or "attack", column_of(metric) or "acc_tpr95"
     if against:
         from rrbench.rows.paired import against_table
 
@@ -117,7 +127,7 @@ def _paper(
     if check:
         print(tables.summary(), file=_beside(layout))
         if tables.is_failing():
-            print("rrbench: measured cells are out of tolerance without a footnote", file=sys.stderr)
+            print("rrbench: measured cells are out of tolerance and unexplained", file=sys.stderr)
             raise typer.Exit(1)
 
 

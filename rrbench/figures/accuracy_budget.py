@@ -9,15 +9,12 @@ from matplotlib.figure import Figure
 from rrbench.errors import UseError
 from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
 from rrbench.figures.style import NORMS, finish, legend_below, look, panels, styled
+from rrbench.metrics.columns import LABELS
 from rrbench.names import radius_text, unknown
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.weak_attacks import MARK, with_weak_notes
 
-METRICS = {
-    "acc_all": "accuracy, all answered (%)",
-    "acc_tpr95": "accuracy at TPR-95 (%)",
-    "deploy_robust": "rejected or right (%)",
-}
+METRICS = ("acc_all", "acc_tpr95", "deploy_robust")
 WIDE = 16  # largest over smallest radius: above it the axis is logarithmic
 Victim = tuple[str, str]  # trained as, rejector
 
@@ -25,10 +22,10 @@ Victim = tuple[str, str]  # trained as, rejector
 def draw_accuracy_budget(
     rows: Sequence[ResultRow],
     attack: str | None = None,
-    metrics: Sequence[str] = tuple(METRICS),
+    metrics: Sequence[str] = METRICS,
     beside: Sequence[ResultRow] = (),
 ) -> Figure:
-    """Draw a line of panels for each norm: accuracy without rejection, at TPR-95, and `deploy_robust`, or some of them.
+    """Draw a line of panels for each norm: accuracy, TPR-95 and robust, or some of them.
 
     `rows` are of one data set and network, as `read_rows(folder)` gives them. Radius 0 is the clean row. All points use
     one attack, so that they compare: `attack`, or the one measured at most budgets. Bands are the rows' intervals.
@@ -85,7 +82,7 @@ def draw_accuracy_budget(
                 rotation_mode="anchor",
                 fontsize=6,
             )
-            panel.set(xlabel=f"{NORMS[norm]} radius", ylabel=METRICS[metric], ylim=(0, 102))
+            panel.set(xlabel=f"{NORMS[norm]} radius", ylabel=f"{LABELS[metric]} (%)", ylim=(0, 102))
         legend_below(figure, axes, columns)
         doubt = "; hollow: too weak, as other rows show" * any(MARK in row.note for row in used)
         finish(figure, f"{name}, {provenance_text(used)}{doubt}")
@@ -115,11 +112,11 @@ def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[
 
 
 def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
-    """Name a victim with its clean coverage: rejecting everything would make `deploy_robust` 100."""
+    """Name a victim with its clean coverage: rejecting everything would make `robust` 100."""
     own = [row for row in rows if (row.trained_as, row.rejector) == victim]
     coverage = next((row.deploy_coverage for row in own if row.attack == "clean"), None)
     label = victim_label(own[0])
-    return label if coverage is None else f"{label}, answers {coverage:.1f} % of clean"
+    return label if coverage is None else f"{label}, clean {LABELS['deploy_coverage']} {coverage:.1f} %"
 
 
 def radius(row: ResultRow) -> Fraction:

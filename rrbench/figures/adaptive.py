@@ -7,16 +7,17 @@ from matplotlib.figure import Figure
 from rrbench.figures.request import PaperRequest, paper_etas
 from rrbench.figures.scored import Scored, provenance_text, victim_label
 from rrbench.figures.style import BLACK, ETA, GREY, LINES, finish, legend_below, look, panels, styled, typeset
+from rrbench.metrics.columns import LABELS
 from rrbench.names import show
-from rrbench.rows.row import ResultRow
+from rrbench.rows.row import PERCENTAGES, ResultRow
 
 TRAINED_AS, REJECTOR, ATTACK = "pgd-at+rr", "rr", "adaptive"
 OBJECTIVES = ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)")
-METRICS = {"acc_tpr95": "accuracy at TPR-95 (%)", "acc_all": "accuracy, all answered (%)", "auc": "AUC"}
+METRICS = ("acc_tpr95", "acc_all", "auc")
 
 
 def figure4(request: PaperRequest) -> Figure:
-    """Draw TPR-95 accuracy, accuracy and AUC against eta, and the other rejectors under their worst attacks."""
+    """Draw TPR-95, accuracy and AUC against eta, and the other rejectors under their worst attacks."""
     curves = curves_of(request)
     references = reference_rows(request.cells)
     used = [row for curve in curves.values() for row in curve.values()]
@@ -24,7 +25,7 @@ def figure4(request: PaperRequest) -> Figure:
     smallest = next((eta for eta in etas if eta > 0), 1.0)
     with styled():
         figure, axes = panels(1, len(METRICS), width=2.7, height=3.4 + 0.06 * len(references))
-        for panel, (metric, label) in zip(axes, METRICS.items(), strict=True):
+        for panel, metric in zip(axes, METRICS, strict=True):
             for index, (objective, curve) in enumerate(curves.items()):
                 points = {eta: getattr(row, metric) for eta, row in curve.items() if getattr(row, metric) is not None}
                 style = look(index)
@@ -46,7 +47,7 @@ def figure4(request: PaperRequest) -> Figure:
             panel.set_xlim(-0.2 * smallest, 1.8 * max(etas[-1], smallest))
             panel.set_xticks(etas, [show(eta) for eta in etas], rotation=60)
             panel.minorticks_off()
-            panel.set(xlabel=ETA, ylabel=label)
+            panel.set(xlabel=ETA, ylabel=LABELS[metric] + (" (%)" if metric in PERCENTAGES else ""))
         legend_below(figure, axes, columns=3)
         finish(figure, f"{TRAINED_AS}, {typeset(request.budget)}, {provenance_text([*used, *references])}")
     return figure
@@ -86,7 +87,7 @@ def _strongest(cells: Sequence[Scored]) -> ResultRow:
 
 
 def reference_rows(cells: Sequence[Scored]) -> list[ResultRow]:
-    """Return the row with the lowest TPR-95 accuracy, for each other rejector and for RR under other attacks.
+    """Return the row with the lowest TPR-95, for each other rejector and for RR under other attacks.
 
     The paper does not say which attack its baselines are under; this is the worst one measured at this budget.
     """

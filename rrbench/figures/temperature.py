@@ -11,6 +11,7 @@ from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import provenance_text
 from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled, typeset
 from rrbench.figures.style import LOG2_TAU as TAU_LABEL
+from rrbench.metrics.columns import LABELS
 from rrbench.metrics.measures import accept_at_tpr95
 from rrbench.metrics.tallies import TprRule
 from rrbench.rows.tables import budget_text
@@ -28,7 +29,7 @@ class Sweep(NamedTuple):
 
 
 def figure5(request: PaperRequest) -> Figure:
-    """Draw TPR-95 accuracy (left) and mean scores on right and wrong inputs (right) against the temperature."""
+    """Draw TPR-95 (left) and mean scores on right and wrong inputs (right) against the temperature."""
     (cell,) = request.find(NEED)
     labels, logits = cell.scores.labels, cell.scores.logits
     confidence = sweep(labels, logits, logits.argmax(axis=1), cell.tpr_rule)
@@ -44,7 +45,7 @@ def figure5(request: PaperRequest) -> Figure:
             (true_confidence.mean_wrong, GREEN, "D", "-.", "T-Con of wrong inputs"),
         ):
             right.plot(LOG2_TAU, values, color=color, marker=marker, linestyle=line, label=label)
-        left.set(xlabel=TAU_LABEL, ylabel="accuracy at TPR-95 (%)")
+        left.set(xlabel=TAU_LABEL, ylabel=f"{LABELS['acc_tpr95']} (%)")
         right.set(xlabel=TAU_LABEL, ylabel="mean score", ylim=(-0.03, 1.03))
         for panel in (left, right):
             panel.set_xticks(LOG2_TAU[::5])

@@ -39,7 +39,7 @@ class Deployed(NamedTuple):
 
     acc: float | None  # right among the accepted
     coverage: float  # accepted
-    robust: float  # rejected or right
+    robust: float  # 100 minus accepted and wrong
     joint: float  # robust, and also accepted and right when clean
 
 

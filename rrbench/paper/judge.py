@@ -1,17 +1,28 @@
-"""Compares a measured cell with its published value, within the tolerances and footnotes on file. No torch."""
+"""Compares a measured cell with its published value: within its tolerance, or out and explained, or not. No torch.
 
-from collections.abc import Sequence
+Only the difference decides what is within. A footnote says why a cell is out; it never moves a cell within.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 from rrbench.numbers import counted
 from rrbench.paper.cells import PaperCell, toml
 from rrbench.paper.fill import Filled
 from rrbench.paper.wanted import is_published
 
-Verdict = Literal["within", "above", "below", "undefined", "missing", ""]
+Verdict = Literal["within", "explained", "unexplained", "undefined", "missing", ""]
+Side = Literal["above", "below"]
+Cells = Sequence[tuple[PaperCell, Filled]]
 PERCENTAGES = ("acc_all", "acc_tpr95")
 ROUNDING = 1e-9
+MEANING = (
+    "within: as near to the paper as the tolerance. explained: further off, and a footnote says why. "
+    "unexplained: further off, and no footnote says why."
+)
+CHOICE = "The tolerances are our choice, the paper gives none"
 
 
 @dataclass(frozen=True)
@@ -21,8 +32,18 @@ class Footnote:
     id: str
     text: str
     evidence: str
-    excuses: tuple[Verdict, ...]  # verdicts that it gives a reason for
+    explains: tuple[Side, ...]  # on which side of the paper's value it explains a cell
+    order: bool  # it does so only while the cells of its `where` have the paper's order
     everywhere: bool  # stated once for the whole table, not at each cell
+    where: Mapping[str, list[str]]
+
+    @property
+    def power(self) -> str:
+        """Say in a few words which cells it explains; empty if none."""
+        if not self.explains:
+            return ""
+        sides = f"explains what is {' or '.join(self.explains)}"
+        return f"{sides}, where the order is the paper's" if self.order else sides
 
 
 @dataclass(frozen=True)
@@ -40,23 +61,14 @@ class Judged:
         ours, theirs = self.measured.value, self.cell.published
         return None if ours is None or theirs is None else ours - theirs
 
-    @property
-    def is_out(self) -> bool:
-        """Out of tolerance."""
-        return self.verdict in ("above", "below")
 
-    @property
-    def is_excused(self) -> bool:
-        """Out of tolerance, for a reason on file."""
-        return self.is_out and any(self.verdict in note.excuses for note in self.footnotes)
-
-
-def judge(cells: Sequence[tuple[PaperCell, Filled]]) -> list[Judged]:
+def judge(cells: Cells) -> list[Judged]:
     """Give every cell of a table its verdict and its footnotes."""
-    return [
-        Judged(cell, measured, _verdict(cell, measured, cells), footnotes(cell, measured.stand_in))
-        for cell, measured in cells
-    ]
+    found = []
+    for cell, measured in cells:
+        notes = footnotes(cell, measured.stand_in)
+        found.append(Judged(cell, measured, _verdict(cell, measured, notes, cells), notes))
+    return found
 
 
 def footnotes(cell: PaperCell, stand_in: str = "") -> tuple[Footnote, ...]:
@@ -67,69 +79,104 @@ def footnotes(cell: PaperCell, stand_in: str = "") -> tuple[Footnote, ...]:
     if not is_published(cell):
         return ()
     cell = replace(cell, dataset=stand_in or cell.dataset)
+    return tuple(note for note in _all_footnotes() if cell.fits(note.where))
+
+
+@cache
+def _all_footnotes() -> tuple[Footnote, ...]:
     return tuple(
-        Footnote(entry["id"], entry["text"], entry["evidence"], tuple(entry["excuses"]), entry.get("everywhere", False))
+        Footnote(
+            id=entry["id"],
+            text=entry["text"],
+            evidence=entry["evidence"],
+            explains=tuple(entry["explains"]),
+            order=entry.get("order", False),
+            everywhere=entry.get("everywhere", False),
+            where=entry["where"],
+        )
         for entry in toml("footnotes.toml")["footnote"]
-        if cell.fits(entry["where"])
     )
 
 
-def tolerance(cell: PaperCell) -> tuple[float, bool]:
-    """Return how far a cell may be from its published value, and whether only the order among rejectors counts."""
-    entry = next(entry for entry in toml("tolerances.toml")["tolerance"] if cell.fits(entry["where"]))
-    is_order = bool(entry.get("order", False))
+def tolerance(cell: PaperCell) -> float:
+    """Return how far a cell may be from its published value."""
+    entry = _tolerance_entry(cell)
     if cell.metric in PERCENTAGES and "points" in entry:
-        return float(entry["points"]), is_order
+        return float(entry["points"])
     if cell.metric == "auc" and "auc" in entry:
-        return float(entry["auc"]), is_order
-    return float(entry["relative"]) * abs(cell.published or 0.0), is_order
+        return float(entry["auc"])
+    return float(entry["relative"]) * abs(cell.published or 0.0)
 
 
-def _verdict(cell: PaperCell, measured: Filled, cells: Sequence[tuple[PaperCell, Filled]]) -> Verdict:
+def _tolerance_entry(cell: PaperCell) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(
+        entry for entry in toml("tolerances.toml")["tolerance"] if cell.fits(entry["where"])
+    )
+    return found
+
+
+def tolerances_line(judged: Sequence[Judged]) -> str:
+    """State the tolerances of a table's cells, their reasons, and that they are our choice."""
+    used = [_tolerance_entry(each.cell) for each in judged if each.cell.published is not None]
+    texts = [
+        f"{_bounds(entry)} for {entry['of']} ({entry['reason']})"
+        for entry in toml("tolerances.toml")["tolerance"]
+        if entry in used
+    ]
+    return f"{CHOICE}: {'; '.join(texts)}." if texts else ""
+
+
+def _bounds(entry: Mapping[str, Any]) -> str:
+    if "relative" in entry:
+        return f"{100 * entry['relative']:g} %"
+    return f"{entry['points']:g} points and {entry['auc']:g} of AUC"
+
+
+def _verdict(cell: PaperCell, measured: Filled, notes: Sequence[Footnote], cells: Cells) -> Verdict:
     if measured.value is None:
         return "undefined" if measured.is_undefined else "missing"
     if cell.published is None:
         return ""
-    allowed, is_order = tolerance(cell)
-    if is_order:
-        return _order_verdict(cell, measured.value, allowed, cells)
     difference = measured.value - cell.published
-    if abs(difference) <= allowed + ROUNDING:
+    if abs(difference) <= tolerance(cell) + ROUNDING:
         return "within"
-    return "above" if difference > 0 else "below"
+    side: Side = "above" if difference > 0 else "below"
+    explaining = [note for note in notes if side in note.explains]
+    if any(not note.order or _has_order(cell, measured.value, note, cells) for note in explaining):
+        return "explained"
+    return "unexplained"
 
 
-def _order_verdict(cell: PaperCell, value: float, apart: float, cells: Sequence[tuple[PaperCell, Filled]]) -> Verdict:
-    """Compare a cell with similar cells in its column, if the paper puts them clearly apart."""
+def _has_order(cell: PaperCell, value: float, note: Footnote, cells: Cells) -> bool:
+    """Tell whether a cell is on the paper's side of all others that the paper puts clearly apart from it.
+
+    An order that nothing tests is none.
+    """
+    assert cell.published is not None
+    signs = []
     for other, measured in cells:
-        if measured.value is None or other.published is None or not _is_beside(cell, other):
+        if measured.value is None or other.published is None or not _is_beside(cell, other, note):
             continue
-        assert cell.published is not None
-        published = cell.published - other.published
-        if published > apart and value < measured.value:
-            return "below"
-        if published < -apart and value > measured.value:
-            return "above"
-    return "within"
+        apart = cell.published - other.published
+        if abs(apart) > tolerance(cell):
+            signs.append(apart * (value - measured.value))
+    return bool(signs) and all(sign >= 0 for sign in signs)
 
 
-def _is_beside(cell: PaperCell, other: PaperCell) -> bool:
+def _is_beside(cell: PaperCell, other: PaperCell, note: Footnote) -> bool:
     shared = ("table", "dataset", "arch", "at", "attack", "norm", "eps", "metric")
-    return tolerance(other)[1] and all(cell.part(key) == other.part(key) for key in shared)
+    return other.fits(note.where) and all(cell.part(key) == other.part(key) for key in shared)
 
 
 def summary(name: str, judged: Sequence[Judged]) -> str:
     """Count the verdicts in one line."""
-    counts = {word: sum(each.verdict == word for each in judged) for word in ("within", "above", "below", "missing")}
-    excused = sum(each.is_excused for each in judged)
-    alone = sum(each.verdict == "" for each in judged)
-    undefined = sum(each.verdict == "undefined" for each in judged)
-    text = f"{name}: {counted(len(judged), 'cell')}: " + ", ".join(f"{count} {word}" for word, count in counts.items())
-    text += f", {undefined} undefined" if undefined else ""
-    text += f"; {excused} of those out of tolerance have a footnote that excuses them" if excused else ""
-    return text + (f"; {alone} measured without a published value" if alone else "")
+    words = ("within", "explained", "unexplained", "missing")
+    counts = {word: sum(each.verdict == word for each in judged) for word in (*words, "undefined", "")}
+    text = f"{name}: {counted(len(judged), 'cell')}: " + ", ".join(f"{counts[word]} {word}" for word in words)
+    text += f", {counts['undefined']} undefined" if counts["undefined"] else ""
+    return text + (f"; {counts['']} measured without a published value" if counts[""] else "")
 
 
 def is_failing(judged: Sequence[Judged]) -> bool:
-    """Tell whether a measured cell is out of tolerance without an excuse."""
-    return any(each.is_out and not each.is_excused for each in judged)
+    """Tell whether a measured cell is out of tolerance and no footnote explains it."""
+    return any(each.verdict == "unexplained" for each in judged)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from rrbench.paper.cells import FIELDS
-from rrbench.paper.judge import Footnote, Judged
+from rrbench.paper.judge import MEANING, Footnote, Judged, tolerances_line
 from rrbench.paper.layout import Grid
 from rrbench.paper.wanted import digits, is_published, wanted
 from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table, stacked_latex
@@ -107,14 +107,16 @@ def _marks(grid: Grid) -> dict[str, str]:
 
 
 def _notes(grid: Grid, with_verdicts: bool) -> list[str]:
-    """Return the lines below a table: its footnotes, with evidence if verdicts are shown, and remarks."""
+    """Return the lines below a table: footnotes and remarks; with verdicts what they mean, and what explains them."""
     found: dict[str, Footnote] = {note.id: note for each in grid.judged for note in each.footnotes}
     marks = _marks(grid)
     texts = {id_: f"{note.text}." + f" Evidence: {note.evidence}." * with_verdicts for id_, note in found.items()}
     texts |= {each.measured.note: each.measured.note for each in grid.judged if each.measured.note}
-    marked = [f"{mark}: {texts[key]}" for key, mark in marks.items()]
+    powers = {id_: f" ({note.power})" for id_, note in found.items() if with_verdicts and note.power}
+    marked = [f"{mark}{powers.get(key, '')}: {texts[key]}" for key, mark in marks.items()]
     shared = [text for key, text in texts.items() if key not in marks]
-    return [LEGEND, *marked, *shared, *filter(None, [superseded_line(grid.judged)])]
+    verdicts = [MEANING, tolerances_line(grid.judged)] if with_verdicts else []
+    return [*filter(None, [LEGEND, *verdicts]), *marked, *shared, *filter(None, [superseded_line(grid.judged)])]
 
 
 def superseded_line(judged: Sequence[Judged]) -> str:

@@ -63,7 +63,7 @@ class PaperTables:
         return "\n".join(summary(grid.name, grid.judged) for grid in self.grids)
 
     def is_failing(self) -> bool:
-        """Tell whether a measured cell is out of tolerance without an excuse."""
+        """Tell whether a measured cell is out of tolerance and no footnote explains it."""
         return any(is_failing(grid.judged) for grid in self.grids)
 
 

@@ -4,26 +4,15 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+from rrbench.metrics.columns import DEPLOYED, LABELS, MEANINGS
 from rrbench.report.html import Safe, TableField, element, joined, number, table, with_interval
 from rrbench.report.standings import Measured, Standing
-from rrbench.rows.row import ResultRow
+from rrbench.rows.row import FRACTIONS, ResultRow
 from rrbench.rows.sight import attack_text
 from rrbench.rows.tables import budget_text
 
 WIDTH, HEIGHT = 72, 14  # of the strip that draws an interval
-COLUMNS = {
-    "acc_all": "percent of the inputs whose class is right, without any rejection",
-    "acc_tpr95": "percent right among the accepted when 95 % of the right ones are; threshold from these inputs",
-    "auc": "chance that a right input has more certainty than a wrong one",
-    "deploy_acc": "percent right among the accepted; from here on the threshold is fixed on other, clean inputs",
-    "deploy_coverage": "percent accepted",
-    "deploy_robust": "percent rejected or right: 100 minus what is accepted and wrong. Who refuses everything has 100, "
-    "so read it beside the clean row's deploy_coverage",
-    "deploy_joint": "percent accepted and right when clean, and not accepted and wrong here: refusing cannot win it",
-    "aurc": "area under the risk-coverage curve; lower is better",
-    "fpr95": "share of the wrong inputs that are accepted with 95 % of the right ones",
-}
-FRACTIONS = ("auc", "aurc", "fpr95")
+COLUMNS = ("acc_all", "acc_tpr95", "auc", *DEPLOYED, "aurc", "fpr95")
 WITH_INTERVAL = ("acc_tpr95", "auc", "deploy_robust", "deploy_joint")
 
 
@@ -32,8 +21,9 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
     first = standings[0]
     metric, with_robust = first.metric, first.metric == "deploy_joint"
     floor = min(90, 10 * math.floor(min(standing.interval[0] for standing in standings) / 10))
-    header = ["rejector", "trained as", "rank", metric, f"{floor} to 100", "clean coverage", "coverage"]
-    header += [*(["deploy_robust"] if with_robust else []), "acc_all", "clean acc_all", "strongest attack"]
+    coverage, accuracy, robust = (LABELS[name] for name in ("deploy_coverage", "acc_all", "deploy_robust"))
+    header = ["rejector", "trained as", "rank", LABELS[metric], f"{floor} to 100", f"clean {coverage}", coverage]
+    header += [*([robust] if with_robust else []), accuracy, f"clean {accuracy}", "strongest attack"]
     lines: list[list[TableField | str]] = [
         [
             standing.rejector,
@@ -78,7 +68,8 @@ def _place(value: float, ends: tuple[float, float]) -> float:
 def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:
     """Show every row of one setting and budget; each seed has its own line."""
     has_seeds = len({row.seed for row in rows}) > 1
-    header = ["rejector", "trained as", "attack", *(["seed"] if has_seeds else []), *COLUMNS, "note"]
+    header = ["rejector", "trained as", "attack", *(["seed"] if has_seeds else [])]
+    header += [*(LABELS[column] for column in COLUMNS), "note"]
     lines: list[list[TableField | str]] = [
         [
             row.rejector,
@@ -98,10 +89,21 @@ def meanings() -> Safe:
     return element(
         "dl",
         *[
-            joined([element("dt", element("code", column)), element("dd", meaning)])
-            for column, meaning in COLUMNS.items()
+            joined(
+                [
+                    element("dt", f"{LABELS[column]} ", element("code", column)),
+                    element(
+                        "dd", f"{'share' if column in FRACTIONS else 'percent'}: {MEANINGS[column]}{_threshold(column)}"
+                    ),
+                ]
+            )
+            for column in COLUMNS
         ],
     )
+
+
+def _threshold(column: str) -> str:
+    return "; threshold fixed on other, clean inputs, or brought by the rejector" if column in DEPLOYED else ""
 
 
 def distances_table(rows: Sequence[ResultRow]) -> Safe:

@@ -11,6 +11,7 @@ from rrbench.errors import UseError
 from rrbench.figures.accuracy_budget import METRICS, by_victim, draw_accuracy_budget
 from rrbench.figures.risk_coverage import draw_risk_coverage
 from rrbench.figures.style import NORMS, styled
+from rrbench.metrics.columns import LABELS
 from rrbench.report.html import Safe, element
 from rrbench.report.results import Results
 from rrbench.report.standings import Standing, main_budget
@@ -59,8 +60,9 @@ def _budgets(rows: Sequence[ResultRow], prefix: str) -> list[Safe]:
     parts = []
     for norm in dict.fromkeys(norm for norm, _ in swept):
         used = [row for (own, _), points in swept.items() if own == norm for row in points]
-        for metric, label in METRICS.items():
-            text = f"{label[0].upper()}{label[1:]} against the {NORMS[norm]} radius: {attack} throughout."
+        for metric in METRICS:
+            label = LABELS[metric]
+            text = f"{label[0].upper()}{label[1:]} in percent against the {NORMS[norm]} radius: {attack} throughout."
             draw = partial(draw_accuracy_budget, used, attack, (metric,), rows)
             parts.append(_plot(draw, text, f"{prefix}-{norm}-{metric}"))
     return parts

@@ -179,7 +179,7 @@ def meaning(standing: Standing) -> str:
     if standing.metric == "deploy_joint":
         return f"of {first.deploy_n} inputs are answered right when clean, and not answered wrong when attacked"
     if standing.metric == "deploy_robust":
-        return f"of {first.deploy_n} inputs are answered right or rejected"
+        return f"of {first.deploy_n} inputs are not answered wrong"
     return "of the kept answers are right (95 % of the right ones kept, threshold from the attacked inputs)"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
+from rrbench.metrics.columns import LABELS
 from rrbench.metrics.deployment import deployed_draws
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
@@ -101,7 +102,8 @@ def against_table(
         return f"{value} ({difference_text(found, metric)})"
 
     shown = pivot_table(rows, by, metric, layout, field)
-    legend = f"({metric} minus that of {against} on the same inputs [95 % interval over examples, paired])"
+    name = LABELS.get(metric, metric)
+    legend = f"({name} minus that of {against} on the same inputs [95 % interval over examples, paired])"
     if "\u00b1" in shown:
         legend += "; of several seeds: mean \u00b1 standard deviation over seeds"
     where = where_scores_are(path)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from statistics import fmean, stdev
 
 from rrbench.errors import UseError
+from rrbench.metrics.columns import LABELS, MEANINGS
 from rrbench.names import parse_budget, radius_text, split_list, unknown
 from rrbench.plugins.catalogue import plugin_name
 from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table
@@ -18,6 +19,7 @@ from rrbench.rows.sight import attack_text, is_blind
 WIDTH = 100  # letters in a line of text
 SHOWN = 3  # how many rows a note below a table names
 LAYOUTS = ("text", "markdown", "latex", "csv", "html")
+MAIN = ("acc_all", "acc_tpr95", "auc", "deploy_coverage", "deploy_robust", "deploy_joint")
 
 
 def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked: bool = False) -> str:
@@ -43,10 +45,10 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked:
         "\u00b1: standard deviation over seeds, that is over trainings."
         " Lines of one seed have 95 % intervals over examples."
     ] * has_seeds + [
-        "acc_tpr95 [95 % interval over examples]: accuracy when 95 % of the right answers are kept, "
-        "threshold from these inputs.",
-        "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.",
-        "coverage: accepted. robust: rejected, or right. joint: robust, and also accepted and right when clean.",
+        f"{LABELS['acc_tpr95']} [95 % interval over examples]: {MEANINGS['acc_tpr95']}.",
+        f"{', '.join(LABELS[name] for name in MAIN[3:])}: the threshold is fixed on other, clean inputs, "
+        "or brought by the rejector.",
+        *(f"{LABELS[name]}: {MEANINGS[name]}." for name in MAIN[3:]),
     ]
     if layout == "html":
         return html_page("Results of rrbench", "\n".join(parts))
@@ -134,17 +136,12 @@ def measurements(block: Sequence[ResultRow], is_ranked: bool = False) -> tuple[l
     if is_alike:
         more["of"] = [marks[group[0]] or f"seed {group[0].seed}" for group in groups]
     header = ["trained as", "rejector", "attack", "budget", *more]
-    header += ["acc_all", "acc_tpr95", "auc", "coverage", "robust", "joint"]
+    header += [LABELS[name] for name in MAIN]
     return header, [
         [
             *names[index],
             *(column[index] for column in more.values()),
-            summed_up(group, "acc_all"),
-            _with_interval(group, "acc_tpr95"),
-            summed_up(group, "auc"),
-            summed_up(group, "deploy_coverage"),
-            summed_up(group, "deploy_robust"),
-            _with_interval(group, "deploy_joint"),
+            *((_with_interval if name in ("acc_tpr95", "deploy_joint") else summed_up)(group, name) for name in MAIN),
         ]
         for index, group in enumerate(groups)
     ]
@@ -233,9 +230,10 @@ def pivot_table(
     varying += ["of"] if has_marks else []
     header, show = [*varying, *columns], field or (lambda group: summed_up(group, metric))
     cells = [[*key, *(_place(line.get(column, []), show) for column in columns)] for key, line in lines.items()]
+    title = LABELS.get(metric, metric)
     if layout == "html":
-        return html_page(metric, render(header, cells, layout, metric))
-    return render(header, cells, layout, metric) if layout != "text" else _folded(header, cells, len(varying), metric)
+        return html_page(title, render(header, cells, layout, title))
+    return render(header, cells, layout, title) if layout != "text" else _folded(header, cells, len(varying), title)
 
 
 def _place(rows: Sequence[ResultRow], show: Callable[[Sequence[ResultRow]], str]) -> str:

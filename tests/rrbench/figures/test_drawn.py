@@ -231,7 +231,7 @@ def test_accuracy_against_budget_shows_the_rows_of_one_attack(drawn: dict[str, F
         (row,) = [row for row in rows if (row.rejector, row.attack, row.eps) == ("rr", attack, eps)]
         assert value == row.acc_tpr95
     clean = next(row for row in rows if row.rejector == "rr" and row.attack == "clean")
-    assert f"answers {clean.deploy_coverage:.1f} % of clean" in str(item.get_label())
+    assert f"clean coverage {clean.deploy_coverage:.1f} %" in str(item.get_label())
 
 
 def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:

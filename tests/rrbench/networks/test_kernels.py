@@ -1,7 +1,8 @@
 """The Triton kernels without a GPU: compiled for one, and interpreted and compared with plain PyTorch.
 
 In two processes, since Triton decides once, when it is loaded, whether it interprets. It lies beside the environment,
-not in it: PyTorch would load it in every process that trains, which takes seconds.
+not in it: PyTorch would load it in every process that trains, which takes seconds. What it compiled lies there too: a
+later session finds it by a hash of the kernels' code, of the options and of Triton, and compiles only what changed.
 """
 
 import itertools
@@ -13,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.norm_relu import Norm, Sums
 from rrbench.progress import Silent
 
-TRITON = Path(sys.prefix) / "triton"
+TRITON, CACHE = Path(sys.prefix) / "triton", Path(sys.prefix) / "triton-cache"
 NUMBERS = {"rows": "i32", "positions": "i32", "tiles": "i32", "eps": "fp32", "momentum": "fp32"}
 NORM = {"channels": 160, "width": 32, "height": 64, "tiles": 4}
 NORM_MAPS = ("maps", "skip", "total", "active", "gradient", "side_gradient", "past", "result")
@@ -41,14 +43,14 @@ COMPILED, INTERPRETED = ("tell", "compile", "compile-hopper", "choose"), ("compa
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], subprocess.CompletedProcess[str]]:
+def ask() -> Callable[[tuple[str, ...]], subprocess.CompletedProcess[str]]:
     """Do several works in one process with Triton, once."""
 
     @cache
     def run(works: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {
             "PYTHONPATH": str(TRITON),
-            "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
+            "TRITON_CACHE_DIR": str(CACHE),
             "TRITON_INTERPRET": str(int(works == INTERPRETED)),
         }
         words = [sys.executable, __file__, *works]
@@ -114,7 +116,7 @@ def compile_all() -> None:
 
 
 def tell_once() -> None:
-    """Compile two kernels, then the same from the cache, then with somebody else listening."""
+    """Compile two kernels into an empty cache, then the same from it, then with somebody else listening."""
     from triton import knobs
 
     from rrbench.networks.fast import stem_kernels as stem
@@ -124,11 +126,13 @@ def tell_once() -> None:
             sys.stdout.write(f"{text}\n")
 
     others: list[dict[str, object]] = []
-    for listener in (None, None, lambda **said: others.append(said)):
-        knobs.compilation.listener = listener
-        tell_compiling(torch.device("cuda"), Written())
-        for kernel in (stem._share, stem._gather):
-            compiled(kernel, STEM, STEM_MAPS)
+    with TemporaryDirectory() as empty, knobs.cache.scope():
+        knobs.cache.dir = empty
+        for listener in (None, None, lambda **said: others.append(said)):
+            knobs.compilation.listener = listener
+            tell_compiling(torch.device("cuda"), Written())
+            for kernel in (stem._share, stem._gather):
+                compiled(kernel, STEM, STEM_MAPS)
     assert [said["cache_hit"] for said in others] == [True, True], "somebody else's listener was taken away"
 
 

@@ -22,6 +22,7 @@ from scipy.stats import binomtest
 from outline import Outline
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
+from rrbench.metrics.columns import LABELS, MEANINGS
 from rrbench.report import write_report
 from rrbench.report.gallery import FEWER, answers, class_name, magnified
 from rrbench.report.origin import show_manifest
@@ -97,7 +98,7 @@ def test_the_summary_speaks_of_the_budget_most_was_tried_at_and_of_equals_the_la
 
 def test_the_summary_names_best_and_worst_and_says_whether_the_inputs_tell_them_apart() -> None:
     apart = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 60)]), {}))
-    assert "a (pgd-at) holds best: 95.0 % [92.4, 96.7] of 400 inputs are answered right or rejected" in text_of(apart)
+    assert "a (pgd-at) holds best: 95.0 % [92.4, 96.7] of 400 inputs are not answered wrong" in text_of(apart)
     assert "b (pgd-at) is the weakest: 60.0 % [55.1, 64.7]" in text_of(apart)
     assert "tell the best one apart from all others" in apart
     near = "".join(verdict(find_standings([row("a", "pgd10", 95), row("b", "pgd10", 94), row("c", "pgd10", 60)]), {}))
@@ -193,7 +194,7 @@ def test_a_figure_that_one_radius_cannot_fill_is_left_out() -> None:
     one = [row("a", "clean", 99), row("a", "pgd10", 90), row("b", "pgd10", 90)]
     assert plots_of(one) == []
     assert [text.partition(" against")[0] for text in plots_of([*one, row("a", "pgd10", 80, eps="1/4")])] == [
-        "Accuracy, all answered (%)", "Accuracy at TPR-95 (%)", "Rejected or right (%)",
+        "Accuracy in percent", "TPR-95 in percent", "Robust in percent",
     ]  # fmt: skip
 
 
@@ -294,6 +295,9 @@ def test_the_page_shows_the_stored_images_and_every_row(page: str, reported: Pat
         assert f"<td>{attack_text(each)}</td>" in page
     assert "rrbench run --attacks &#x27;pgd10,adaptive(con+rcon,eta=1,steps=10)&#x27;" in page, "as a shell reads it"
     assert "not of trainings" in page
+    for column in ("acc_all", "deploy_coverage", "deploy_robust", "deploy_joint"):
+        assert f">{LABELS[column]}</th>" in page
+        assert f"<dt>{LABELS[column]} <code>{column}</code></dt><dd>percent: {MEANINGS[column]}" in page
 
 
 def test_a_csv_makes_a_report_that_says_what_it_lacks(reported: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rrbench.report import write_report
 
 ROBUST = """
 const table = document.querySelector("#weakest table");
-const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === "deploy_robust");
+const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === "robust");
 return [...table.tBodies[0].rows].map((row) => parseFloat(row.cells[column].textContent));
 """
 
@@ -18,7 +18,7 @@ return [...table.tBodies[0].rows].map((row) => parseFloat(row.cells[column].text
 def robust_button(report_page: Path, browser: Browser) -> str:
     browser.open(report_page, width=1280)
     script = """const cells = [...document.querySelector("#weakest table").tHead.rows[0].cells];
-    return cells.findIndex((cell) => cell.textContent === "deploy_robust")"""
+    return cells.findIndex((cell) => cell.textContent === "robust")"""
     return f"#weakest thead th:nth-child({browser.run(script) + 1}) button"
 
 

@@ -152,9 +152,7 @@ def test_the_table_shows_differences_and_names_the_reference_once(folder: Path) 
     assert by_rejector["confidence"] == f"{expected(scores(0), 'deploy_robust'):.2f}"
     assert by_rejector["rr"].startswith(f"{expected(scores(1), 'deploy_robust'):.2f} (")
     assert by_rejector["rr"].count("[") == 1
-    assert notes == [
-        "(deploy_robust minus that of confidence on the same inputs [95 % interval over examples, paired])"
-    ]
+    assert notes == ["(robust minus that of confidence on the same inputs [95 % interval over examples, paired])"]
 
 
 def test_without_score_files_one_line_says_so(folder: Path, tmp_path: Path) -> None:

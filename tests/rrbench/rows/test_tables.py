@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rrbench.errors import UseError
-from rrbench.rows.row import ResultRow, to_csv
+from rrbench.rows.row import ResultRow, to_csv, write_rows
 from rrbench.rows.tables import budget_text, choose, is_of, number, pivot_table, render, results_table
 
 BASE = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "confidence", "clean", "", "", 0, "quick", 360)
@@ -53,11 +53,11 @@ ROWS = [FAILED, RECTIFIED, ATTACKED, CLEAN]
 
 TEXT = """\
 digits, small-cnn, preset quick, seed 0, n=360
-trained as  rejector    attack          budget     acc_all              acc_tpr95    auc  coverage  robust  joint
-----------  ----------  --------------  ---------  -------  ---------------------  -----  --------  ------  -----
-pgd-at      confidence  clean                        98.33  99.40 [98.00, 100.00]  0.977     93.89   99.44  93.61
-pgd-at      confidence  pgd100 (blind)  linf:3/20    70.00   72.50 [68.00, 77.00]  0.600         -       -      -
-pgd-at+rr   rr          clean                        98.00                  99.00      -         -       -      -
+trained as  rejector    attack          budget     accuracy                 TPR-95    AUC  coverage  robust  joint
+----------  ----------  --------------  ---------  --------  ---------------------  -----  --------  ------  -----
+pgd-at      confidence  clean                         98.33  99.40 [98.00, 100.00]  0.977     93.89   99.44  93.61
+pgd-at      confidence  pgd100 (blind)  linf:3/20     70.00   72.50 [68.00, 77.00]  0.600         -       -      -
+pgd-at+rr   rr          clean                         98.00                  99.00      -         -       -      -
 
 failed
 trained as  rejector  attack  budget     error
@@ -68,7 +68,7 @@ pgd-at+rr   rr        pgd100  linf:3/20  NaN | here
 MARKDOWN = """\
 **digits, small-cnn, preset quick, seed 0, n=360**
 
-| trained as | rejector | attack | budget | acc_all | acc_tpr95 | auc | coverage | robust | joint |
+| trained as | rejector | attack | budget | accuracy | TPR-95 | AUC | coverage | robust | joint |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 | pgd-at | confidence | clean |  | 98.33 | 99.40 [98.00, 100.00] | 0.977 | 93.89 | 99.44 | 93.61 |
 | pgd-at | confidence | pgd100 (blind) | linf:3/20 | 70.00 | 72.50 [68.00, 77.00] | 0.600 | - | - | - |
@@ -84,10 +84,14 @@ MARKDOWN = """\
 def test_the_results_as_text() -> None:
     shown = results_table(ROWS)
     assert shown.startswith(TEXT)
-    first, second, third = shown.removeprefix(TEXT).splitlines()
-    assert first.startswith("acc_tpr95")
-    assert second.startswith("coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by")
-    assert third.startswith("coverage: accepted. robust: rejected, or right. joint: robust, and also")
+    assert shown.removeprefix(TEXT).splitlines() == [
+        "TPR-95 [95 % interval over examples]: right among the accepted, if 95 % of the right ones are accepted; "
+        "threshold from these inputs.",
+        "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.",
+        "coverage: accepted.",
+        "robust: 100 minus what is accepted and wrong.",
+        "joint: accepted and right when clean, minus those of them that are accepted and wrong when attacked.",
+    ]
 
 
 def test_what_a_note_says_stands_below_once_with_the_rows_it_is_for() -> None:
@@ -370,3 +374,13 @@ def test_differences_are_from_a_rejector_that_is_not_shown_and_over_seeds(comman
     lines = [line for line in answer.out.splitlines() if line.startswith(("rr", "confidence"))]
     assert lines == ["rr        72.50 \u00b1 2.12 (+1.50 \u00b1 0.71)"]
     assert "mean \u00b1 standard deviation over seeds" in answer.out
+
+
+def test_a_metric_may_be_named_by_its_label_or_its_column(command: Any, tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.csv", ROWS)
+    by_label = command("table", tmp_path, "--metric", "Joint")
+    assert by_label.code == 0
+    assert by_label.out.startswith("joint\n")
+    assert "93.61" in by_label.out
+    assert by_label == command("table", tmp_path, "--metric", "deploy_joint")
+    assert "unknown column 'jiont'" in command("table", tmp_path, "--metric", "jiont").err
