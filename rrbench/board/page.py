@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from rrbench.board.lines import JOINT, Arena, Line, Reach, find_lines, without_line
 from rrbench.board.opened import Source, opened
+from rrbench.metrics.columns import LABELS, MEANINGS
 from rrbench.numbers import counted
 from rrbench.report.document import document
 from rrbench.report.html import Safe, TableField, element, joined
-from rrbench.report.measurements import COLUMNS, failures_table, strip
+from rrbench.report.measurements import failures_table, strip
 from rrbench.report.standings import Measured
 from rrbench.report.summary import COVERS, NEVER
 from rrbench.rows.paired import Difference, ScoreFiles, all_but_note, difference_text, scored_rows
-from rrbench.rows.row import COLUMNS as ROW_COLUMNS
-from rrbench.rows.row import ResultRow
+from rrbench.rows.row import COLUMNS, ResultRow
 from rrbench.rows.sight import attack_text
 from rrbench.rows.tables import bounds_text, summed_up
 from rrbench.rows.weak_attacks import with_weak_notes
@@ -25,11 +25,11 @@ FILES = tuple(
 )
 QUESTION = "Which rejector holds when the attacker knows it, and is it better than never rejecting?"
 RANKS = (
-    f"Ranked by {JOINT} under the worst case: for each input the worst of several attacks, some of which know the "
-    "rejector. A line without a worst case stands below the ranked ones. It shows what its strongest attack leaves, "
-    "and another attack may leave less."
+    f"Ranked by {LABELS[JOINT]} under the worst case: for each input the worst of several attacks, some of which know "
+    "the rejector. A line without a worst case stands below the ranked ones. It shows what its strongest attack "
+    "leaves, and another attack may leave less."
 )
-CODE = ("acc_all", "acc_tpr95", "deploy_coverage", "deploy_robust", JOINT)  # columns that the page explains
+EXPLAINED = ("acc_all", "acc_tpr95", "deploy_coverage", "deploy_robust", JOINT)
 
 Scores = dict[tuple[object, ...], ScoreFiles]
 
@@ -174,13 +174,13 @@ def _fields(
         "rank": TableField(str(place), place, is_number=True) if line.reach is Reach.WORST else EMPTY,
         "rejector": TableField(line.rejector),
         "network": TableField(network),
-        f"{JOINT}, worst case": _joint(line),
+        f"{LABELS[JOINT]}, worst case": _joint(line),
         f"{ends[0]:.0f} to {ends[1]:.0f}": _drawn(line, ends, reference),
         f"against {NEVER}": _difference(beside),
-        "deploy_robust, worst case": _number(line.worst, "deploy_robust"),
-        "acc_tpr95, blind": _number(line.blind, "acc_tpr95"),
-        "acc_all, clean": _number(line.clean, "acc_all"),
-        "deploy_coverage, clean": _number(line.clean, "deploy_coverage"),
+        f"{LABELS['deploy_robust']}, worst case": _number(line.worst, "deploy_robust"),
+        f"{LABELS['acc_tpr95']}, blind": _number(line.blind, "acc_tpr95"),
+        f"{LABELS['acc_all']}, clean": _number(line.clean, "acc_all"),
+        f"{LABELS['deploy_coverage']}, clean": _number(line.clean, "deploy_coverage"),
     }
 
 
@@ -227,7 +227,7 @@ def _number(found: Measured | None, column: str) -> TableField:
     """Print a column as `rrbench table` does, with its interval if it has one, and sort by its value."""
     if found is None:
         return EMPTY
-    bounds = bounds_text(found.rows, column) if f"{column}_low" in ROW_COLUMNS else ""
+    bounds = bounds_text(found.rows, column) if f"{column}_low" in COLUMNS else ""
     parts = [summed_up(found.rows, column), *([element("span", f" {bounds}", class_="bounds")] if bounds else [])]
     return TableField(joined(parts), found.mean(column), is_number=True)
 
@@ -283,11 +283,11 @@ def _left(rows: Sequence[ResultRow]) -> Safe:
 
 
 def _meanings() -> Safe:
-    said = {name: COLUMNS[name] for name in CODE}
+    said = {LABELS[name]: MEANINGS[name] for name in EXPLAINED}
     said |= {
-        f"against {NEVER}": f"{JOINT} minus that of {NEVER} under the same worst case, on the same inputs",
+        f"against {NEVER}": f"{LABELS[JOINT]} minus that of {NEVER} under the same worst case, on the same inputs",
         "blind": "the attack that leaves the least of those that do not look at the rejector: it flatters",
-        "strip": f"draws {JOINT} under the worst case and its interval; the upright line is {NEVER}",
+        "strip": f"draws {LABELS[JOINT]} under the worst case and its interval; the upright line is {NEVER}",
     }
     listed = [joined([element("dt", name), element("dd", text)]) for name, text in said.items()]
     return element(

@@ -123,20 +123,20 @@ def test_the_numbers_are_those_of_the_table(measured: Path, tmp_path: Path, comm
     assert [line.fields["rejector"] for line in lines.values()] == [row["rejector"] for row in worst], "ranked alike"
     for row in worst:
         fields = lines[row["rejector"]].fields
-        assert fields["deploy_joint, worst case"] == row["joint"]
-        assert fields["deploy_robust, worst case"].split()[0] == row["robust"]
+        assert fields["joint, worst case"] == row["joint"]
+        assert fields["robust, worst case"].split()[0] == row["robust"]
         assert fields["network"] == f"small-cnn {row['trained as']}"
     for row in printed(command, measured, "--attacks", "clean"):
         fields = lines[row["rejector"]].fields
-        assert (fields["acc_all, clean"], fields["deploy_coverage, clean"]) == (row["acc_all"], row["coverage"])
+        assert (fields["accuracy, clean"], fields["coverage, clean"]) == (row["accuracy"], row["coverage"])
     for row in printed(command, measured, "--attacks", "pgd"):
-        assert lines[row["rejector"]].fields["acc_tpr95, blind"] == row["acc_tpr95"]
-    words = ("--attacks", "worst-case", "--metric", "deploy_joint", "--against", "never-reject")
+        assert lines[row["rejector"]].fields["TPR-95, blind"] == row["TPR-95"]
+    words = ("--attacks", "worst-case", "--metric", "joint", "--against", "never-reject")
     for row in printed(command, measured, *words):
         (told,) = (value for heading, value in row.items() if heading.startswith("worst-case"))
         joint, _, difference = told.partition(" (")
         fields = lines[row["rejector"]].fields
-        assert fields["deploy_joint, worst case"].split()[0] == joint
+        assert fields["joint, worst case"].split()[0] == joint
         assert fields["against never-reject"] == (difference.removesuffix(")") or "-")
         assert ("[" in difference) is (row["rejector"] != "never-reject"), "paired"
 
@@ -169,12 +169,12 @@ def test_the_worst_case_ranks_and_what_lacks_it_stands_below(made_board: Path) -
         ("-", "kd", one), ("-", "confidence", other),
     ]  # fmt: skip
     below = lines_of(made_board)[4]
-    assert below.fields["deploy_joint, worst case"] == "at most 99.00 pgd100 (blind)"
-    assert below.fields["against never-reject"] == below.fields["deploy_robust, worst case"] == "-"
+    assert below.fields["joint, worst case"] == "at most 99.00 pgd100 (blind)"
+    assert below.fields["against never-reject"] == below.fields["robust, worst case"] == "-"
     assert below.marks == ["not yet attacked to the worst case"]
     page = made_board.read_text(encoding="utf-8")
     body = page[page.index('data-rejector="kd"') :]
-    assert 'data-label="deploy_joint, worst case" class="number" data-sort=""' in body[: body.index("</tr>")], (
+    assert 'data-label="joint, worst case" class="number" data-sort=""' in body[: body.index("</tr>")], (
         "a script sorts what has no value last"
     )
 
@@ -249,13 +249,13 @@ def test_rows_of_two_presets_are_of_one_victim_and_other_data_are_not(
         make_row("a", "worst-case", 30.0, eps="1/4"),
     ]  # fmt: skip
     found = lines_of(write_rows(rows))
-    assert [(line.arena, line.fields["deploy_joint, worst case"].split()[0]) for line in found] == [
+    assert [(line.arena, line.fields["joint, worst case"].split()[0]) for line in found] == [
         ("digits, linf:3/20, 50 inputs", "98.00"),
         ("digits, linf:3/20, 400 inputs, data dddddddd", "50.00"),
         ("digits, linf:3/20, 400 inputs, data ffffffff", "99.00"),
         ("digits, linf:1/4, 400 inputs", "30.00"),
     ]
-    assert found[1].fields["acc_tpr95, blind"] == "58.00 [57.00, 59.00]", "a mixture cannot be compared"
+    assert found[1].fields["TPR-95, blind"] == "58.00 [57.00, 59.00]", "a mixture cannot be compared"
     assert "Each attack of preset strong" in found[1].opened
     assert "Each attack of preset paper" in found[1].opened
 
@@ -267,7 +267,7 @@ def test_seeds_share_a_line(make_row: MakeRow, write_rows: Callable[..., Path]) 
         for seed, joint in enumerate(joints)
     ]
     first = lines_of(write_rows(rows))[0]
-    assert first.fields["deploy_joint, worst case"] == "52.00 \u00b1 2.83"
+    assert first.fields["joint, worst case"] == "52.00 \u00b1 2.83"
     assert first.fields["against never-reject"] == "+2.00 \u00b1 1.41"
 
 
