@@ -1,16 +1,34 @@
 """Digits: the 1,797 handwritten digits inside scikit-learn (Alpaydin and Kaynak, 1998)."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rrbench.datasets.search import Located
 from rrbench.errors import UseError
 from rrbench.protocols import Batch, DataInfo, Split
 
 _BOUNDS = {"train": slice(0, 1077), "calibration": slice(1077, 1437), "test": slice(1437, 1797)}
+
+
+def read_digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return pixels of 0 to 16, an image a line, and labels.
+
+    They are read from scikit-learn's own file: every process that loads scikit-learn for them waits for seconds.
+    """
+    spec = find_spec("sklearn")
+    path = Path(spec.origin if spec and spec.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        read = np.loadtxt(path, delimiter=",")
+        return read[:, :-1], read[:, -1]
+    from sklearn.datasets import load_digits  # a version that keeps them elsewhere
+
+    digits = load_digits()
+    return digits.data, digits.target
 
 
 @dataclass(frozen=True)
@@ -30,12 +48,10 @@ class Digits(Located):
 
     def load(self, split: Split, roots: tuple[Path, ...] = ()) -> Batch:
         """Return one split of a fixed permutation; ids are positions in scikit-learn's order."""
-        from sklearn.datasets import load_digits  # takes a second, so only when used
-
-        digits = load_digits()
-        ids = np.random.default_rng(0).permutation(len(digits.target))[_BOUNDS[split]]
-        images = torch.from_numpy(digits.images[ids] / 16).float().unsqueeze(1)
-        return Batch(images, torch.from_numpy(digits.target[ids]).long(), torch.from_numpy(ids).long())
+        pixels, labels = read_digits()
+        ids = np.random.default_rng(0).permutation(len(labels))[_BOUNDS[split]]
+        images = torch.from_numpy(pixels[ids] / 16).float().reshape(-1, *self.info.shape)
+        return Batch(images, torch.from_numpy(labels[ids]).long(), torch.from_numpy(ids).long())
 
     @classmethod
     def where(cls, roots: tuple[Path, ...]) -> str:
