@@ -294,7 +294,8 @@ def test_the_published_rows_are_ranked_as_the_rows_say() -> None:
     path = ROOT / "results" / "cifar10" / "rows.csv"
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["attack"], row["eps"]) == ("worst-case", "8/255")]
-    expected = sorted(rows, key=lambda row: -float(row["deploy_joint"]))
+    defences = [row for row in rows if row["rejector"] != "t-con"]  # that one knows the labels
+    expected = sorted(defences, key=lambda row: -float(row["deploy_joint"]))
     arenas = find_lines(read_rows(path))
     first = next(iter(arenas.values()))
     ranked = [line for line in first if line.reach is Reach.WORST]
