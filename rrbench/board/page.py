@@ -120,7 +120,7 @@ def _arena(
     never = next((line for line in lines if line.rejector == NEVER and line.reach is Reach.WORST), None)
     reference = never.worst.mean(JOINT) if never and never.worst else None
     fields = [
-        _fields(line, place, line.beside_never(rows, scores), ends, reference)
+        _fields(line, place, _difference(line, rows, scores), ends, reference)
         for place, line in enumerate(lines, start=1)
     ]
     bodies = [_body(line, own, opened(line, sources)) for line, own in zip(lines, fields, strict=True)]
@@ -163,7 +163,7 @@ def _ends(lines: Sequence[Line]) -> tuple[float, float]:
 def _fields(
     line: Line,
     place: int,
-    beside: list[Difference] | None,
+    beside: TableField,
     ends: tuple[float, float],
     reference: float | None,
 ) -> dict[str, TableField]:
@@ -176,7 +176,7 @@ def _fields(
         "network": TableField(network),
         f"{LABELS[JOINT]}, worst case": _joint(line),
         f"{ends[0]:.0f} to {ends[1]:.0f}": _drawn(line, ends, reference),
-        f"against {NEVER}": _difference(beside),
+        f"against {NEVER}": beside,
         f"{LABELS['deploy_robust']}, worst case": _number(line.worst, "deploy_robust"),
         f"{LABELS['acc_tpr95']}, blind": _number(line.blind, "acc_tpr95"),
         f"{LABELS['acc_all']}, clean": _number(line.clean, "acc_all"),
@@ -202,17 +202,17 @@ def _drawn(line: Line, ends: tuple[float, float], reference: float | None) -> Ta
     return TableField(strip(value, interval, ends, reference), value, is_number=True)
 
 
-def _difference(found: list[Difference] | None) -> TableField:
+def _difference(line: Line, rows: Sequence[ResultRow], scores: Scores) -> TableField:
+    found = line.beside_never(rows, scores)
     if not found:
         return EMPTY
     value = sum(each.value for each in found) / len(found)
     text, space, bounds = difference_text(found, JOINT).partition(" [")
     side = "gain" if _is_above(found) else "loss" if _is_below(found) else "level"
-    content = [
-        element("span", text, class_=side),
-        *([element("span", space + bounds, class_="bounds")] if bounds else []),
-    ]
-    return TableField(joined(content), value, is_number=True)
+    other = line.other_network(rows)
+    beside = [*([space + bounds] if bounds else []), *([f" on {other}"] if other else [])]
+    spans = [element("span", each, class_="bounds") for each in beside]
+    return TableField(joined([element("span", text, class_=side), *spans]), value, is_number=True)
 
 
 def _is_above(found: Sequence[Difference]) -> bool:
