@@ -93,7 +93,7 @@ LAYERS = [
     ["paper"],
     ["figures"],
     ["api", "objects", "own_models", "report"],
-    ["bench"],
+    ["bench", "board"],
     ["cli"],
 ]
 ENTRANCES = {"rrbench/__init__.py", "rrbench/__main__.py", "rrbench/zoo/__main__.py"}

@@ -29,7 +29,7 @@ def test_the_five_lines_measure_a_model_of_one_s_own(
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "eval", "train", "table", "figure", "report", "list", "data", "bench", "verify", "new"]
+    "command", ["run", "eval", "train", "table", "figure", "report", "board", "list", "data", "bench", "verify", "new"]
 )
 def test_every_command_is_shown(command: str) -> None:
     assert re.search(rf"^    rrbench {command}\b", README.read_text(encoding="utf-8"), re.MULTILINE)

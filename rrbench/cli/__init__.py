@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from rrbench.cli import bench, data, evaluate, figure, listing, report, run, table, train, verify
+from rrbench.cli import bench, board, data, evaluate, figure, listing, report, run, table, train, verify
 from rrbench.cli.authoring import check, new
 from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
 
@@ -34,6 +34,7 @@ app.command("train")(train.train)
 app.command("table")(table.table)
 app.command("figure")(figure.figure)
 app.command("report")(report.report)
+app.command("board")(board.board)
 app.command("list")(listing.show)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)

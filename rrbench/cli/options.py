@@ -45,6 +45,12 @@ def results_at(path: Path) -> Path:
     return found
 
 
+def check_html(out: Path, what: str) -> None:
+    """Refuse a name that is not one of a page."""
+    if out.suffix not in (".html", ".htm"):
+        raise UseError(f"cannot write {out}: {what} is HTML, end the name in .html")
+
+
 def some_of(option: str, text: str, known: Iterable[str]) -> list[str]:
     """Read a list of words that must all be known."""
     found = [word.strip() for word in text.split(",") if word.strip()]

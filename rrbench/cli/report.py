@@ -18,10 +18,8 @@ def report(
 
     Example: rrbench report runs --out report.html
     """
-    from rrbench.errors import UseError
     from rrbench.report import write_report
 
-    if out.suffix not in (".html", ".htm"):
-        raise UseError(f"cannot write {out}: a report is HTML, end the name in .html")
+    options.check_html(out, "a report")
     write_report(options.results_at(results), out)
     print(f"{out} ({out.stat().st_size / 2**20:.1f} MB)")

@@ -30,7 +30,7 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
             standing.trained_as,
             number(place if standing.is_ranked else None, 0),
             with_interval(standing.value, standing.interval, 1),
-            TableField(_strip(standing, floor), standing.value, is_number=True),
+            TableField(strip(standing.value, standing.interval, (floor, 100)), standing.value, is_number=True),
             number(standing.clean.mean("deploy_coverage") if standing.clean else None, 1),
             number(standing.strongest.mean("deploy_coverage"), 1),
             *([number(standing.strongest.mean("deploy_robust"), 1)] if with_robust else []),
@@ -43,19 +43,26 @@ def weakest_table(standings: Sequence[Standing]) -> Safe:
     return table(f"{first.budget}: each rejector under the attack that harms it most", header, lines)
 
 
-def _strip(standing: Standing, floor: float) -> Safe:
-    """Draw a value and its interval; the numbers are printed beside it."""
-    low, value, high = (
-        4 + (WIDTH - 8) * (each - floor) / (100 - floor)
-        for each in (standing.interval[0], standing.value, standing.interval[1])
-    )
-    middle = HEIGHT / 2
+def strip(
+    value: float, interval: tuple[float, float], ends: tuple[float, float], reference: float | None = None
+) -> Safe:
+    """Draw a value and its interval, and a reference to compare with; the numbers are printed beside it."""
+    low, middle, high = (_place(each, ends) for each in (interval[0], value, interval[1]))
+    level = HEIGHT / 2
+    beside = ""
+    if reference is not None:
+        place = f"{_place(reference, ends):.1f}"
+        beside = f'<line class="reference" x1="{place}" x2="{place}" y1="1" y2="{HEIGHT - 1}"/>'
     return Safe(
         f'<svg class="strip" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" aria-hidden="true">'
-        f'<line class="axis" x1="4" x2="{WIDTH - 4}" y1="{middle}" y2="{middle}"/>'
-        f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>'
-        f'<circle cx="{value:.1f}" cy="{middle}" r="3.5"/></svg>'
+        f'<line class="axis" x1="4" x2="{WIDTH - 4}" y1="{level}" y2="{level}"/>'
+        f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{level}" y2="{level}"/>{beside}'
+        f'<circle cx="{middle:.1f}" cy="{level}" r="3.5"/></svg>'
     )
+
+
+def _place(value: float, ends: tuple[float, float]) -> float:
+    return 4 + (WIDTH - 8) * (value - ends[0]) / (ends[1] - ends[0])
 
 
 def rows_table(rows: Sequence[ResultRow], caption: str) -> Safe:

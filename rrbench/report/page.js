@@ -1,10 +1,11 @@
 // Makes the columns of every table sort. Without it the tables are as readable, in their first order.
 "use strict";
 for (const table of document.querySelectorAll("table")) {
-  const body = table.tBodies[0];
   const headings = [...table.tHead.rows[0].cells];
-  const value = (row, column) => {
-    const cell = row.cells[column];
+  // A line is a row. On a board it is a body: a row of values, and one that opens to the rest.
+  const lines = () => [...(table.classList.contains("board") ? table.tBodies : table.tBodies[0].rows)];
+  const value = (line, column) => {
+    const cell = (line.rows ? line.rows[0] : line).cells[column];
     return cell.dataset.sort === undefined ? cell.textContent.trim() : cell.dataset.sort;
   };
   const compare = (a, b) => {
@@ -20,13 +21,13 @@ for (const table of document.querySelectorAll("table")) {
       const down = heading.getAttribute("aria-sort") === "ascending";
       headings.forEach((other) => other.removeAttribute("aria-sort"));
       heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const rows = [...body.rows].sort((first, second) => {
+      const sorted = lines().sort((first, second) => {
         const [a, b] = [value(first, column), value(second, column)];
         // What is undefined stays last, whichever way the column is sorted.
         if (a === "" || b === "") return (a === "") - (b === "");
         return down ? compare(b, a) : compare(a, b);
       });
-      body.append(...rows);
+      sorted[0]?.parentNode.append(...sorted);
     });
   });
 }

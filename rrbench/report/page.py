@@ -1,13 +1,11 @@
 """The page: one HTML file that needs no network, no server and, except for sorting, no JavaScript."""
 
-import base64
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from importlib import resources
 from typing import NamedTuple
 
 from rrbench.numbers import counted
+from rrbench.report.document import document
 from rrbench.report.gallery import show_gallery
 from rrbench.report.html import Safe, element, joined
 from rrbench.report.measurements import (
@@ -27,6 +25,7 @@ from rrbench.rows.paired import ScoreFiles, scored_rows
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import budget_text
 
+FILES = (("rrbench.report", "page.css"), ("rrbench.report", "page.js"))
 QUESTION = "How well do these defences reject what they would get wrong, when somebody attacks them?"
 RANKS = (
     "Ranked by the first number, under attacks that all ranked rejectors met; who met fewer has no rank, and who knows "
@@ -81,10 +80,6 @@ def _flattery(rows: Sequence[ResultRow]) -> int:
 
 
 def _document(results: Results, sections: Sequence[Section]) -> str:
-    style, script = (_packaged(name) for name in ("page.css", "page.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # The browser enforces it: nothing is fetched, and no other script runs.
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     links = [element("a", section.heading, href=f"#{section.anchor}") for section in sections]
     header = element(
         "header",
@@ -96,18 +91,7 @@ def _document(results: Results, sections: Sequence[Section]) -> str:
     body = [
         element("section", element("h2", section.heading), section.content, id=section.anchor) for section in sections
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"{element('title', f'rrbench report: {results.source.name}')}\n<style>{style}</style>\n</head>\n"
-        f"<body>\n{header}\n{element('main', *body)}\n<script>{script}</script>\n</body>\n</html>\n"
-    )
-
-
-def _packaged(name: str) -> str:
-    return (resources.files("rrbench.report") / name).read_text(encoding="utf-8")
+    return document(f"rrbench report: {results.source.name}", header, joined(body), FILES)
 
 
 def _facts(results: Results) -> str:

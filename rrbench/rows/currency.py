@@ -8,7 +8,7 @@ from rrbench.errors import UseError
 from rrbench.names import parse
 from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.plugins.revisions import Revision, calibration, deployment, engine, installed, version_of
-from rrbench.rows.row import ResultRow, revisions_of, stated
+from rrbench.rows.row import ResultRow, members_of, revisions_of
 from rrbench.rows.sight import looks
 
 KINDS = ("attack", "dataset", "network", "rejector")  # plugins that decide a row; its framework is looked at apart
@@ -36,9 +36,10 @@ def _pairs(row: ResultRow, found: Mapping[str, Any]) -> Iterable[tuple[str, obje
         yield "calibration", found.get("calibration", 1), calibration()
     if row.status == "ok":
         yield "deployment", found.get("deployment", 1), deployment()
-    for label, revision in zip(stated(row).get("members", ()), found.get("members", ()), strict=False):
+    revisions, packages = found.get("members"), found.get("packages")
+    for label, revision in zip(members_of(row), revisions if isinstance(revisions, list) else (), strict=False):
         yield f"attack {label}", revision, _here("attack", label)
-    for package, version in found.get("packages", {}).items():
+    for package, version in packages.items() if isinstance(packages, dict) else ():
         yield package, version, version_of(package)
 
 

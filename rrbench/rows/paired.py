@@ -95,17 +95,11 @@ def against_table(
         value = summed_up(group, metric)
         if goes_by(group[0], against):
             return value
-        pairs = [(row, found) for row in group if (found := reference_of(row, references, against)) is not None]
-        if not pairs:
+        found = differences(group, references, against, metric, scores)
+        if found is None:
             return f"{value} (no {against} beside it)"
-        if len(group) > 1:
-            return f"{value} ({_over_seeds(pairs, metric)})"
-        difference = paired_difference(*pairs[0], metric, scores)
-        if difference is None:
-            return f"{value} (-)"
-        if difference.without:
-            lacking[difference.without] = None
-        return f"{value} ({_show(difference, metric)})"
+        lacking.update(dict.fromkeys(each.without for each in found if each.without))
+        return f"{value} ({difference_text(found, metric)})"
 
     shown = pivot_table(rows, by, metric, layout, field)
     name = LABELS.get(metric, metric)
@@ -116,19 +110,32 @@ def against_table(
     return shown, [legend, *(f"no interval: {reason}{where if reason == NO_SCORES else ''}" for reason in lacking)]
 
 
-def _over_seeds(pairs: Sequence[tuple[ResultRow, ResultRow]], metric: str) -> str:
-    """Print the mean difference over seeds, each from the reference of the same seed, and its standard deviation."""
-    both = [(getattr(row, metric), getattr(other, metric)) for row, other in pairs]
-    values = [ours - theirs for ours, theirs in both if ours is not None and theirs is not None]
-    return spread_text(values, 2 if metric in PERCENTAGES else 3, "+")
+def differences(
+    group: Sequence[ResultRow],
+    references: Sequence[ResultRow],
+    against: str,
+    metric: str,
+    scores: dict[tuple[object, ...], ScoreFiles],
+) -> list[Difference] | None:
+    """Return the defined differences of rows, one for each seed, from the reference of that seed; None if it has none.
+
+    Only a single seed gets an interval: several show their spread.
+    """
+    pairs = [(row, found) for row in group if (found := reference_of(row, references, against)) is not None]
+    if not pairs:
+        return None
+    is_single = len(group) == 1
+    paired = [paired_difference(*pair, metric, scores if is_single else {}) for pair in pairs]
+    return [each if is_single else Difference(each.value) for each in paired if each is not None]
 
 
-def _show(difference: Difference, metric: str) -> str:
+def difference_text(found: Sequence[Difference], metric: str) -> str:
+    """Print a difference with its interval; of several seeds the mean and the standard deviation."""
     places = 2 if metric in PERCENTAGES else 3
-    text = f"{difference.value:+.{places}f}"
-    if difference.low is None or difference.high is None:
+    text = spread_text([each.value for each in found], places, "+")
+    if len(found) != 1 or found[0].low is None or found[0].high is None:
         return text
-    return f"{text} [{difference.low:+.{places}f}, {difference.high:+.{places}f}]"
+    return f"{text} [{found[0].low:+.{places}f}, {found[0].high:+.{places}f}]"
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:

@@ -87,6 +87,12 @@ def revisions_of(row: ResultRow) -> dict[str, Any]:
     return _object(row.revisions)
 
 
+def members_of(row: ResultRow) -> tuple[str, ...]:
+    """Return the attacks whose worst a row's attack took; empty if it is no ensemble."""
+    found = stated(row).get("members")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
 def goes_by(row: ResultRow, name: str) -> bool:
     """Tell whether a row belongs to the rejector `name`, or to `rejector@framework`."""
     rejector, _, framework = name.partition("@")

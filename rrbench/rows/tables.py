@@ -37,7 +37,7 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked:
             blocks.setdefault((row.dataset, row.network, row.preset, row.n or 0), []).append(row)
     if not is_ranked:
         blocks = dict(sorted(blocks.items()))
-    parts = [render(*_measurements(block, is_ranked), layout, _title(block)) for block in blocks.values()]
+    parts = [render(*measurements(block, is_ranked), layout, _title(block)) for block in blocks.values()]
     failed = [row for row in rows if row.status != "ok"]
     parts += [render(*_failures(failed), layout, "failed")] if failed else []
     has_seeds = any(len({row.seed for row in block}) > 1 for block in blocks.values())
@@ -119,8 +119,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _measurements(block: Sequence[ResultRow], is_ranked: bool) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the lines of a block; lines that look alike get a column that tells them apart."""
+def measurements(block: Sequence[ResultRow], is_ranked: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of a block; lines that look alike get a column that tells them apart.
+
+    Unless they are ranked, the lines are those of `gather_all`, in its order.
+    """
     groups = gather_all(block)
     if is_ranked:
         groups.sort(key=lambda group: rank(replace(group[0], deploy_joint=mean_of(group, "deploy_joint"))))
@@ -145,8 +148,13 @@ def _measurements(block: Sequence[ResultRow], is_ranked: bool) -> tuple[list[str
 
 
 def _with_interval(group: Sequence[ResultRow], column: str) -> str:
-    value, low, high = (summed_up(group, name) for name in (column, f"{column}_low", f"{column}_high"))
-    return value if len(group) > 1 or low == high == "-" else f"{value} [{low}, {high}]"
+    return f"{summed_up(group, column)} {bounds_text(group, column)}".rstrip()
+
+
+def bounds_text(group: Sequence[ResultRow], column: str) -> str:
+    """Print a column's interval over examples; empty if it has none, or if several seeds show their spread instead."""
+    low, high = (summed_up(group, f"{column}_{end}") for end in ("low", "high"))
+    return "" if len(group) > 1 or low == high == "-" else f"[{low}, {high}]"
 
 
 def summed_up(group: Sequence[ResultRow], column: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from browser import Browser, started
 from made_up_plugins import Brighter, BrokenTraining, Fragile, Misbehaving, Noise, RejectAll, Unfit, Watching, Wrong
 from rrbench import api
 from rrbench.plugins.registry import table
@@ -184,3 +185,9 @@ def report_page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(reported, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium, started once for the tests of all pages."""
+    yield from started(tmp_path_factory.mktemp("profile"))

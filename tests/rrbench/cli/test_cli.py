@@ -36,9 +36,20 @@ def lines(text: str) -> list[str]:
 
 
 def test_every_command_of_the_contract_is_there() -> None:
-    assert {"run", "train", "table", "figure", "report", "list", "verify", "bench", "data", "new", "check"} <= {
-        path[0] for path in COMMANDS
-    }
+    assert {
+        "run",
+        "train",
+        "table",
+        "figure",
+        "report",
+        "board",
+        "list",
+        "verify",
+        "bench",
+        "data",
+        "new",
+        "check",
+    } <= {path[0] for path in COMMANDS}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -123,6 +134,7 @@ def test_a_wrong_word_is_one_line_on_stderr_and_exit_2(
         ["table", "nowhere"],
         ["table", "nowhere.csv"],
         ["report", "--out", "report.pdf"],
+        ["board", "nowhere"],
         ["list", "nothing"],
         ["verify", "nowhere"],
         ["data", "get", "nothing"],

@@ -138,7 +138,9 @@ def test_a_device_works_or_is_refused_in_one_line(command: Any, tmp_path: Path, 
     assert answer.code == 0 or "device" in refused(answer)
 
 
-@pytest.mark.parametrize("place", ["run --out", "table", "verify", "report", "list zoo", "figure --paper figure1"])
+@pytest.mark.parametrize(
+    "place", ["run --out", "table", "verify", "report", "board", "list zoo", "figure --paper figure1"]
+)
 def test_a_name_that_is_no_utf8_or_too_long_is_one_line(
     command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:
@@ -228,7 +230,7 @@ def test_a_hostile_or_cut_cell_file_is_one_line(command: Any, tmp_path: Path, co
     (tmp_path / "cells").mkdir()
     path = tmp_path / "cells" / "k.json"
     path.write_text(content)
-    for words in (["verify", tmp_path], ["report", tmp_path]):
+    for words in (["verify", tmp_path], ["report", tmp_path], ["board", tmp_path]):
         line = refused(command(*words))
         assert str(path) in line
         assert "delete it to measure the cell again" in line

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import binomtest
 
+from outline import Outline
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
 from rrbench.metrics.columns import LABELS, MEANINGS
@@ -39,7 +39,6 @@ from rrbench.rows.sight import attack_text
 from stored_scores import save_scores, scores_of
 
 ROOT = Path(__file__).resolve().parents[3]
-VOID = {"meta", "img", "br", "line", "circle", "path", "use", "rect"}
 
 
 def row(rejector: str, attack: str, robust: float, **more: Any) -> ResultRow:
@@ -257,32 +256,6 @@ def test_a_gallery_s_numbers_are_those_of_the_score_file(reported: Path) -> None
             assert answer.verdict == f"{is_right}, {is_kept}"
 
 
-class Outline(HTMLParser):
-    """Fails on tags that do not match; gathers what a browser would look up."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, key, value or "") for key, value in attrs]
-        if tag not in VOID or tag in ("path", "use", "rect"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, key, value or "") for key, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def values(self, *keys: str) -> list[str]:
-        return [value for _, key, value in self.attributes if key in keys]
-
-
 @pytest.fixture(scope="module")
 def page(report_page: Path) -> str:
     return report_page.read_text(encoding="utf-8")
@@ -385,6 +358,7 @@ def test_results_that_cannot_be_reported_are_one_line(tmp_path: Path, content: s
 ODD = {
     "settings that cannot be read": {"settings": "["},
     "settings that are none": {"settings": "null"},
+    "members and revisions that are none": {"settings": '{"members": 3}', "revisions": '{"members": 3, "packages": 3}'},
     "an interval from 100 to 100": {
         "deploy_robust": None, "acc_tpr95": 100.0, "acc_tpr95_low": 100.0, "acc_tpr95_high": 100.0,
     },
