@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rrbench.datasets import digits as digits_module
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.protocols import Split
@@ -37,3 +38,11 @@ def test_digits_constants_are_those_of_its_training_images() -> None:
     assert Digits.info.mean[0] == pytest.approx(float(images.mean()), abs=5e-5)
     assert Digits.info.std[0] == pytest.approx(float(images.std(correction=0)), abs=5e-5)
     assert Digits.info.shape == tuple(images.shape[1:])
+
+
+def test_digits_are_the_same_if_scikit_learn_moves_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Digits().load("train", ())
+    monkeypatch.setattr(digits_module, "find_spec", lambda name: None)
+    asked = Digits().load("train", ())
+    assert torch.equal(batch.images, asked.images)
+    assert torch.equal(batch.labels, asked.labels)
