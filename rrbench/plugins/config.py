@@ -17,6 +17,9 @@ from rrbench.files.disk import parse_toml
 from rrbench.names import NORMS, convert, unknown
 
 KINDS = ("rejector", "attack", "framework")
+PLAIN = frozenset({"extends", "about"})  # keys of a file outside its tables
+TABLES = frozenset({"run", "metrics", "recipe", *KINDS, "dataset"})
+DATASET_TABLES = frozenset({*KINDS, "recipe", "step"})  # of [dataset.NAME], beside its own keys
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,13 @@ def _parse(text: str, where: str) -> dict[str, Any]:
         values = parse_toml(text)
     except ValueError as error:
         raise UseError(f"{where} is not valid TOML: {error}") from None
-    _check_shape(values, {"extends", "about"}, {"run", "metrics", "recipe", *KINDS, "dataset"}, where)
+    _check_shape(values, PLAIN, TABLES, where)
     _check_plugins(values, where)
     for name, section in values.get("dataset", {}).items():
         place = f"{where}, [dataset.{name}]"
         if not isinstance(section, dict):
             raise UseError(f"{place} must be a section")
-        _check_shape(section, typing.get_type_hints(DatasetDefaults), {*KINDS, "recipe", "step"}, place)
+        _check_shape(section, typing.get_type_hints(DatasetDefaults), DATASET_TABLES, place)
         _check_shape(section.get("step", {}), NORMS, (), f"{place}, step")
         _check_plugins(section, place)
     return values
