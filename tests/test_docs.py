@@ -123,7 +123,11 @@ def test_the_page_of_the_configuration_file_has_every_key_with_quick_s_value(
     path = tmp_path / "whole.toml"
     path.write_text(text, encoding="utf-8")
     quick, config = load_preset("quick"), load_file(path, "paper")
-    assert (config.preset, config.metrics, config.dataset("digits")) == ("quick", quick.metrics, quick.dataset("digits"))
+    assert (config.preset, config.metrics, config.dataset("digits")) == (
+        "quick",
+        quick.metrics,
+        quick.dataset("digits"),
+    )
     for name in ("digits", "cifar10"):
         assert config.recipe(name) == quick.recipe(name)
     for kind, plugin in (("rejector", "kd"), ("attack", "pgd"), ("framework", "pgd-at")):
@@ -156,7 +160,9 @@ def test_the_page_of_the_threat_model_puts_every_attack_where_it_belongs() -> No
         for name, card in plugins("attack").items()
         if card.package == "rrbench" and name != "clean"
     }
-    adaptive = {name if answer == "true" else f"{name}({answer})" for name, answer in sight.items() if answer != "false"}
+    adaptive = {
+        name if answer == "true" else f"{name}({answer})" for name, answer in sight.items() if answer != "false"
+    }
     assert listed["blind"] | listed["transfer"] == {name for name, answer in sight.items() if answer != "true"}
     assert listed["adaptive"] | listed["square"] | listed["worst"] == adaptive
     assert sum(map(len, listed.values())) == len(sight) + 2, "cw-l2 and cw-linf are on two lines, no other attack is"
@@ -188,7 +194,9 @@ def test_models_of_libraries_that_are_not_installed_are_built_with_what_the_page
     images = torch.rand(2, 3, 2, 2)
     whitened = torch.stack([2 * images[:, 0] - 1, 4 * images[:, 1] - 1, images[:, 2]], 1)
     for needed, seen in (("timm", whitened), ("RobustBench", images)):
-        (block,) = [text for _, text in fenced(page) if text.startswith(f"{NOT_RUN}needs {needed}") and "def build" in text]
+        (block,) = [
+            text for _, text in fenced(page) if text.startswith(f"{NOT_RUN}needs {needed}") and "def build" in text
+        ]
         namespace: dict[str, Any] = {}
         exec(compile(block, page.name, "exec"), namespace)
         torch.testing.assert_close(namespace["build"]()(images), plain(seen))

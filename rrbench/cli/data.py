@@ -97,9 +97,7 @@ def _maker() -> "Callable[..., Result]":
     except ImportError as problem:
         if (problem.name or "").partition(".")[0] not in ("scipy", "skimage", "PIL"):
             raise
-        raise UseError(
-            f"corruptions are made with scipy, scikit-image and Pillow: {pip_line('corruptions')}"
-        ) from None
+        raise UseError(f"corruptions are made with scipy, scikit-image and Pillow: {pip_line('corruptions')}") from None
     return make
 
 
