@@ -115,8 +115,8 @@ def test_the_page_of_the_configuration_file_has_every_key_with_quick_s_value(
     (text,) = [text for language, text in fenced(DOCS / "configuration.md") if language == "toml"]
     shown = tomllib.loads(text)
     assert shown.keys() == PLAIN | TABLES
-    for table, kind in (("run", RunDefaults), ("metrics", MetricSettings), ("recipe", Recipe)):
-        assert shown[table].keys() == {field.name for field in fields(kind)}, table
+    for table, section in (("run", RunDefaults), ("metrics", MetricSettings), ("recipe", Recipe)):
+        assert shown[table].keys() == {field.name for field in fields(section)}, table
     (digits,) = shown["dataset"].values()
     assert digits.keys() == {field.name for field in fields(DatasetDefaults)} | DATASET_TABLES
     assert digits["step"].keys() == set(NORMS)
@@ -130,10 +130,8 @@ def test_the_page_of_the_configuration_file_has_every_key_with_quick_s_value(
     )
     for name in ("digits", "cifar10"):
         assert config.recipe(name) == quick.recipe(name)
-    for kind, plugin in (("rejector", "kd"), ("attack", "pgd"), ("framework", "pgd-at")):
-        assert choose(kind, plugin if kind != "attack" else "pgd10", config, "digits") == choose(
-            kind, plugin if kind != "attack" else "pgd10", quick, "digits"
-        )
+    for kind, text in (("rejector", "kd"), ("attack", "pgd10"), ("framework", "pgd-at")):
+        assert choose(kind, text, config, "digits") == choose(kind, text, quick, "digits")
     for key, value in asdict(quick.run).items():
         given = getattr(config.run, key)
         assert given == (value[: len(given)] if key.startswith("all_") else value), key
