@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-import pandas as pd
 import torch
 
 from rrbench.compute.devices import describe, find_device, find_precision, tell_compiling
@@ -34,8 +33,10 @@ from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
 from rrbench.progress import Report, Silent
-from rrbench.rows.frames import to_frame
 from rrbench.rows.row import ResultRow
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KEEPABLE = frozenset({"images", "features"})
 
@@ -231,7 +232,7 @@ def spelled_out(
 
 
 @spelled_out(RunOptions)
-def run(options: RunOptions) -> pd.DataFrame:
+def run(options: RunOptions) -> "pd.DataFrame":
     """Run a benchmark as `rrbench run` does and return its rows.
 
     `rrbench run --help` explains each option. Names are one text, such as "rr,ebd", or a list of texts. Objects may
@@ -242,5 +243,7 @@ def run(options: RunOptions) -> pd.DataFrame:
 
     >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
     """
+    from rrbench.rows.frames import to_frame  # pandas takes half a second, and the command does not need it
+
     with holding():
         return to_frame(execute(prepare(options), ["rrbench.run", *sys.argv[:1]]))

@@ -1,4 +1,4 @@
-"""A report that stores its messages, for tests of what a user is told."""
+"""What a user is told, for tests: a report that stores its messages, and the lines of a command."""
 
 from collections.abc import Callable
 
@@ -16,3 +16,8 @@ class Spoken(Silent):
         """Keep a line."""
         self.lines.append(text)
         self.heard()
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines but for the warning of the plugin that is broken on purpose, which comes but once."""
+    return [line for line in text.strip().splitlines() if not line.startswith("rrbench: warning: plugin")]

@@ -1,12 +1,35 @@
 """Runs every command and every Python block of the documentation unchanged."""
 
+import inspect
 import re
 import shlex
+import sys
+import tomllib
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+
+import rrbench
+from rrbench.names import NORMS
+from rrbench.plugins.catalogue import plugins
+from rrbench.plugins.config import (
+    DATASET_TABLES,
+    PLAIN,
+    TABLES,
+    DatasetDefaults,
+    MetricSettings,
+    Recipe,
+    RunDefaults,
+    load_file,
+    load_preset,
+)
+from rrbench.plugins.registry import choose
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -84,3 +107,110 @@ def test_the_metrics_page_knows_every_measured_column() -> None:
     text = (DOCS / "metrics.md").read_text(encoding="utf-8")
     columns = [name for name in vars(Metrics()) if not name.endswith(("_low", "_high"))]
     assert [name for name in (*columns, "distance", "success") if f"`{name}`" not in text] == []
+
+
+def test_the_page_of_the_configuration_file_has_every_key_with_quick_s_value(
+    fenced: Callable[[Path], list[tuple[str, str]]], tmp_path: Path
+) -> None:
+    (text,) = [text for language, text in fenced(DOCS / "configuration.md") if language == "toml"]
+    shown = tomllib.loads(text)
+    assert shown.keys() == PLAIN | TABLES
+    for table, section in (("run", RunDefaults), ("metrics", MetricSettings), ("recipe", Recipe)):
+        assert shown[table].keys() == {field.name for field in fields(section)}, table
+    (digits,) = shown["dataset"].values()
+    assert digits.keys() == {field.name for field in fields(DatasetDefaults)} | DATASET_TABLES
+    assert digits["step"].keys() == set(NORMS)
+    path = tmp_path / "whole.toml"
+    path.write_text(text, encoding="utf-8")
+    quick, config = load_preset("quick"), load_file(path, "paper")
+    assert (config.preset, config.metrics, config.dataset("digits")) == (
+        "quick",
+        quick.metrics,
+        quick.dataset("digits"),
+    )
+    for name in ("digits", "cifar10"):
+        assert config.recipe(name) == quick.recipe(name)
+    for kind, text in (("rejector", "kd"), ("attack", "pgd10"), ("framework", "pgd-at")):
+        assert choose(kind, text, config, "digits") == choose(kind, text, quick, "digits")
+    for key, value in asdict(quick.run).items():
+        given = getattr(config.run, key)
+        assert given == (value[: len(given)] if key.startswith("all_") else value), key
+
+
+def test_the_page_of_python_names_every_option_under_its_function() -> None:
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    for function in (rrbench.run, rrbench.evaluate, rrbench.load_model, rrbench.table):
+        section = text.partition(f"\n## rrbench.{function.__name__}\n")[2].partition("\n## ")[0]
+        options = list(inspect.signature(function).parameters)
+        assert [name for name in options if f"`{name}`" not in section] == [], function.__name__
+        rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+        named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+        assert [name for name in named if name not in options] == [], "an option that there is not"
+    assert [name for name in rrbench._HOMES if f"`{name}`" not in text and f"rrbench.{name}" not in text] == []
+
+
+def test_the_page_of_the_threat_model_puts_every_attack_where_it_belongs() -> None:
+    text = (DOCS / "threat-model.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| \*\*(\w+)\*\* \| ([^|]*) \|", text, re.MULTILINE)
+    listed = {word: set(re.findall(r"`([^`]*)`", names)) for word, names in lines}
+    sight = {
+        name: card.attributes["is_adaptive"]
+        for name, card in plugins("attack").items()
+        if card.package == "rrbench" and name != "clean"
+    }
+    adaptive = {
+        name if answer == "true" else f"{name}({answer})" for name, answer in sight.items() if answer != "false"
+    }
+    assert listed["blind"] | listed["transfer"] == {name for name, answer in sight.items() if answer != "true"}
+    assert listed["adaptive"] | listed["square"] | listed["worst"] == adaptive
+    assert sum(map(len, listed.values())) == len(sight) + 2, "cw-l2 and cw-linf are on two lines, no other attack is"
+
+
+def test_models_of_libraries_that_are_not_installed_are_built_with_what_the_page_calls(
+    fenced: Callable[[Path], list[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = DOCS / "other-models.md"
+    front: dict[str, Any] = {}
+    exec(re.findall(r"'''\\\n(.*?)'''", page.read_text(encoding="utf-8"), re.DOTALL)[0], front)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    asked: list[object] = []
+
+    def library(name: str, **functions: object) -> None:
+        made = ModuleType(name)
+        vars(made).update(functions)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    def made(*given: object, **named: object) -> nn.Module:
+        asked.append(given + tuple(named.values()))
+        return plain
+
+    expected = {"mean": (0.5, 0.25, 0.0), "std": (0.5, 0.25, 1.0)}
+    library("timm", create_model=made, data=SimpleNamespace(resolve_model_data_config=lambda model: expected))
+    library("robustbench")
+    library("robustbench.utils", load_model=made)
+    library("normalised", Normalised=front["Normalised"])
+    images = torch.rand(2, 3, 2, 2)
+    whitened = torch.stack([2 * images[:, 0] - 1, 4 * images[:, 1] - 1, images[:, 2]], 1)
+    for needed, seen in (("timm", whitened), ("RobustBench", images)):
+        (block,) = [
+            text for _, text in fenced(page) if text.startswith(f"{NOT_RUN}needs {needed}") and "def build" in text
+        ]
+        namespace: dict[str, Any] = {}
+        exec(compile(block, page.name, "exec"), namespace)
+        torch.testing.assert_close(namespace["build"]()(images), plain(seen))
+    assert asked == [("resnet18.a1_in1k", True), ("Carmon2019Unlabeled", "cifar10", "Linf")]
+
+
+def test_the_page_of_installing_has_every_extra_and_this_version() -> None:
+    text = (DOCS / "install.md").read_text(encoding="utf-8")
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(project["optional-dependencies"])
+    assert set(re.findall(r"rrbench-([0-9.]+)-py3", text)) == {project["version"]}
+
+
+def test_nothing_promises_what_no_registry_has() -> None:
+    """An extra is named with the clone or the wheel that has it, until rrbench is in a registry."""
+    root = DOCS.parent
+    texts = [root / "README.md", *DOCS.glob("*.md"), *(root / "rrbench").rglob("*.py")]
+    promise = re.compile(r"pip install +'?rrbench(?!-)")
+    assert [path.name for path in texts if promise.search(path.read_text(encoding="utf-8"))] == []

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -73,6 +74,22 @@ def test_a_wheel_holds_the_published_rows_and_nothing_else_of_the_results(wheel:
         for name, path in PUBLISHED.items():
             assert archive.read(f"rrbench/results/{name}/rows.csv") == path.read_bytes()
     assert wheel.stat().st_size < 4e6
+
+
+def test_the_page_of_the_package_is_the_readme_without_links_that_lead_nowhere_there(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        head, _, page = archive.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head.splitlines()
+    assert "License-Expression: MIT" in head.splitlines()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = r"\]\((?!https?:)"
+    assert re.findall(links, readme), "the repository's own page has such links"
+    assert re.findall(links, page) == []
+    kept = [line for line in page.splitlines() if line in readme.splitlines()]
+    assert len(kept) > 0.9 * len(page.splitlines()) > 0.8 * len(readme.splitlines())
+    assert "[docs/](docs/README.md) has a page per task" in readme
+    assert "\ndocs/ has a page per task" in page
 
 
 def test_a_table_of_the_paper_is_filled_outside_the_checkout_and_says_from_where(installed: Installed) -> None:

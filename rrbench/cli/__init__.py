@@ -9,16 +9,24 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from rrbench.cli import bench, board, data, evaluate, figure, listing, report, run, table, train, verify
 from rrbench.cli.authoring import check, new
 from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
+from rrbench.files import provenance
 
 INTERRUPTED = 130  # the code that typer returns after a KeyboardInterrupt, without a message
 TERMINATED = 143  # 128 plus the number of SIGTERM, as INTERRUPTED is 128 plus that of SIGINT
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"rrbench {provenance.version()}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +36,17 @@ app = typer.Typer(
     help="How well does a defence reject what it would get wrong, when somebody attacks it?",
     epilog="A first result, without any option: rrbench run",
 )
+
+
+@app.callback()
+def _before_a_command(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 app.command("run")(run.run)
 app.command("eval")(evaluate.evaluate)
 app.command("train")(train.train)

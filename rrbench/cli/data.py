@@ -9,6 +9,7 @@ import typer
 
 from rrbench.cli import options
 from rrbench.errors import UseError
+from rrbench.files.provenance import pip_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,9 +97,7 @@ def _maker() -> "Callable[..., Result]":
     except ImportError as problem:
         if (problem.name or "").partition(".")[0] not in ("scipy", "skimage", "PIL"):
             raise
-        raise UseError(
-            "corruptions are made with scipy, scikit-image and Pillow: pip install 'rrbench[corruptions]'"
-        ) from None
+        raise UseError(f"corruptions are made with scipy, scikit-image and Pillow: {pip_line('corruptions')}") from None
     return make
 
 

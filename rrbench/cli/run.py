@@ -1,5 +1,7 @@
 """`rrbench run`: trains missing checkpoints, attacks, measures, prints the rows."""
 
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +11,7 @@ import typer
 
 from rrbench.cli import options
 from rrbench.errors import UseError, brief
-from rrbench.numbers import read_whole
+from rrbench.numbers import counted, read_whole
 
 if TYPE_CHECKING:
     from rrbench.rows.row import ResultRow
@@ -88,6 +90,7 @@ def run(
     if dry_run:
         print(describe_plan(job.plan, job.runner, counts))
         return
+    is_first = not job.materials.store.runs()
     rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
     if not job.plan.cells:
         left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
@@ -95,6 +98,10 @@ def run(
         print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")
         return
     show_rows(rows, out, None if paper is None else _filled(paper, dataset, network, preset, out))
+    if is_first:
+        report = job.materials.report
+        for line in (*how_to_type(), *what_next(out)):
+            report.line(line)
 
 
 def show_rows(rows: "Sequence[ResultRow]", out: Path, table: str | None = None) -> None:
@@ -105,12 +112,36 @@ def show_rows(rows: "Sequence[ResultRow]", out: Path, table: str | None = None) 
     print(results_table(rows) if table is None else table)
     if rows:
         total = len(read_rows(out))
-        count = f"{len(rows)} rows" if len(rows) == total else f"{len(rows)} of the {total} rows"
+        count = counted(total, "row") if len(rows) == total else f"{len(rows)} of the {counted(total, 'row')}"
         print(f"\n{count} in {out / 'rows.csv'}")
     failed = [row for row in rows if row.status != "ok"]
     if failed:
         print(f"rrbench: {len(failed)} of {len(rows)} cells failed; their rows say why", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def how_to_type() -> list[str]:
+    """Say how to type `rrbench` in this shell if it would not be found, as after `make run`."""
+    here = Path(sys.prefix)
+    found = shutil.which("rrbench")
+    if found and Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
+        return []
+    place = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
+    if (here / "bin" / "activate").is_file():
+        return [f"to type rrbench in this shell: source {shlex.quote(str(place / 'bin' / 'activate'))}"]
+    return [f"to type rrbench: {shlex.quote(sys.executable)} -m rrbench"]
+
+
+def what_next(out: Path) -> list[str]:
+    """Suggest commands after the first run in a work folder."""
+    folder = shlex.quote(str(out))
+    return [
+        "what to try next:",
+        f"  rrbench report {folder} --out report.html   # one page: ranking, plots, attacked images",
+        f"  rrbench verify {folder}                     # recomputes every number from what is stored",
+        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; see rrbench list",
+        "  rrbench eval my_model.py:build --weights w.safetensors --data images.npz   # a model of your own",
+    ]
 
 
 def _filled(paper: str, dataset: str | None, network: str | None, preset: str | None, out: Path) -> str:

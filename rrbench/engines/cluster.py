@@ -38,7 +38,7 @@ class RayEngine:
 
     def __post_init__(self) -> None:
         if find_spec("ray") is None:
-            raise UseError("engine ray needs the package ray: pip install 'rrbench[ray]'")
+            raise UseError(f"engine ray needs the package ray: {provenance.pip_line('ray')}")
         if self.address not in (None, "auto"):
             _split(str(self.address))
 

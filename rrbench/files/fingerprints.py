@@ -5,23 +5,37 @@ import hashlib
 import re
 import types
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 LENGTH = 16  # digits of a hash in a row
 DEPTH = 12  # levels of nested objects that are hashed
 LIBRARIES = ("torch", "numpy", "builtins", "abc", "rrbench.", "math", "typing", "functools", "collections")
 
 
+# The networks that are being hashed: one of torch.fx holds a graph, which holds the network.
+_BEGUN: ContextVar[tuple[nn.Module, ...]] = ContextVar("begun", default=())
+
+
 def of_network(network: nn.Module) -> str:
     """Hash a network's structure, weights and buffers."""
+    begun = _BEGUN.get()
+    if any(network is each for each in begun):
+        return "again"
     digest = hashlib.sha256(_plain(repr(network)).encode())
-    for module in network.modules():
-        # What `forward` does and reads besides tensors; names with `_` are PyTorch's own attributes.
-        plain = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-        digest.update(of_object((type(module), plain)).encode())
+    token = _BEGUN.set((*begun, network))
+    try:
+        for module in network.modules():
+            # What `forward` does and reads besides tensors; names with `_` are PyTorch's own attributes.
+            plain = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+            digest.update(of_object((type(module), plain)).encode())
+            if isinstance(module, fx.GraphModule):  # its class is a library's, and its code was made from a graph
+                digest.update(module.code.encode())
+    finally:
+        _BEGUN.reset(token)
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
         digest.update(name.encode() + _of_tensor(tensor))
     return digest.hexdigest()

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -13,6 +15,13 @@ from pathlib import Path
 def version() -> str:
     """Return rrbench's version."""
     return metadata.version("rrbench")
+
+
+def pip_line(extra: str) -> str:
+    """Return the command that brings what one of rrbench's extras names, however rrbench itself was installed."""
+    named = (line.partition(";") for line in metadata.requires("rrbench") or ())
+    wanted = [package.strip() for package, _, when in named if re.search(rf"extra == ['\"]{extra}['\"]", when)]
+    return f"pip install {shlex.join(wanted)}"
 
 
 @cache

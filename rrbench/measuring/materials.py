@@ -80,6 +80,10 @@ class Materials:
         key = self._training_key(training)
         return Source(self.store.checkpoint_files(key).chosen, key)
 
+    def is_embedded(self, training: Training) -> bool:
+        """Tell whether a training's checkpoint is one of those inside the package."""
+        return self.source(training).path.parent == zoo.EMBEDDED
+
     def described(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Return everything that decides the cells' rows, their checkpoints' keys included."""
         keys = {training: self.source(training).key for training in dict.fromkeys(all_trainings(cells))}

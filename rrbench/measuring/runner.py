@@ -52,6 +52,7 @@ class Runner:
         materials, store = self.materials, self.materials.store
         store.prepare()
         units = self.units(plan)
+        self._tell_shipped(units)
         done = self._work_through(plan, units, engine)
         rows = store.rebuild_rows(materials.report)
         keys = materials.keys(plan.cells)
@@ -185,6 +186,15 @@ class Runner:
         """Stop before a cell when the time is over; stored attacks are not run again later."""
         if self.materials.deadline.is_over():
             raise StoppedError(cell.label)
+
+    def _tell_shipped(self, units: Sequence[Unit]) -> None:
+        """Report the networks that came with rrbench: whoever sees no training may think that there was one."""
+        trainings = dict.fromkeys(training for unit in units for training in unit.trainings)
+        shipped = [each.trained_as for each in trainings if self.materials.is_embedded(each)]
+        if shipped and not self.materials.use_large_zoo:
+            self.materials.report.line(
+                f"shipped with rrbench, not trained here: {', '.join(shipped)}; --retrain trains here"
+            )
 
     def _tell_harmed(self, keys: Collection[str]) -> None:
         """Report missing or changed files; they are the reason why cells are measured again."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from rrbench.networks.composed import Composed, GlobalAverage
+from rrbench.networks.small_maps import SmallMapConvolution
 from rrbench.protocols import DataInfo, NetworkSource, Rejector
 from rrbench.ranges import at_least
 
@@ -33,5 +34,5 @@ class SmallCnn(NetworkSource):
 
 
 def _layer(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+    convolution = SmallMapConvolution(inputs, outputs, 3, stride=stride, padding=1, bias=False)
     return convolution, nn.BatchNorm2d(outputs), nn.ReLU()

@@ -17,6 +17,9 @@ from rrbench.files.disk import parse_toml
 from rrbench.names import NORMS, convert, unknown
 
 KINDS = ("rejector", "attack", "framework")
+PLAIN = frozenset({"extends", "about"})  # keys of a file outside its tables
+TABLES = frozenset({"run", "metrics", "recipe", *KINDS, "dataset"})
+DATASET_TABLES = frozenset({*KINDS, "recipe", "step"})  # of [dataset.NAME], beside its own keys
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def load_file(path: Path, preset: str) -> Config:
         raise UseError(f"cannot read the configuration {path}: {error}") from None
     values = _parse(text, str(path))
     base = str(values.setdefault("extends", preset))
-    return _checked(base, _extended(values, str(path)))
+    return _checked(base, _extended(values, str(path), is_users=True))
 
 
 def _checked(preset: str, values: Mapping[str, Any]) -> Config:
@@ -179,13 +182,13 @@ def _parse(text: str, where: str) -> dict[str, Any]:
         values = parse_toml(text)
     except ValueError as error:
         raise UseError(f"{where} is not valid TOML: {error}") from None
-    _check_shape(values, {"extends", "about"}, {"run", "metrics", "recipe", *KINDS, "dataset"}, where)
+    _check_shape(values, PLAIN, TABLES, where)
     _check_plugins(values, where)
     for name, section in values.get("dataset", {}).items():
         place = f"{where}, [dataset.{name}]"
         if not isinstance(section, dict):
             raise UseError(f"{place} must be a section")
-        _check_shape(section, typing.get_type_hints(DatasetDefaults), {*KINDS, "recipe", "step"}, place)
+        _check_shape(section, typing.get_type_hints(DatasetDefaults), DATASET_TABLES, place)
         _check_shape(section.get("step", {}), NORMS, (), f"{place}, step")
         _check_plugins(section, place)
     return values
@@ -206,13 +209,32 @@ def _check_plugins(values: Mapping[str, Any], where: str) -> None:
         _check_shape(values.get(kind, {}), (), values.get(kind, {}), f"{where}, [{kind}]")
 
 
-def _extended(values: dict[str, Any], where: str) -> dict[str, Any]:
+def _extended(values: dict[str, Any], where: str, *, is_users: bool = False) -> dict[str, Any]:
     base = values.pop("extends", None)
     if base is None:
         return values
     if base not in preset_names():
         raise unknown(f"preset (extended by {where})", str(base), preset_names())
-    return _merged(load_preset(str(base)).values, values)
+    below = load_preset(str(base)).values
+    return _merged(_giving_way(below, values) if is_users else below, values)
+
+
+def _giving_way(preset: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the preset without its settings for single data sets where the file gives one for all of them.
+
+    Else [recipe] epochs = 3 in a user's file would do nothing on digits, for which the preset says 15.
+    """
+    general = {key: file[key] for key in ("recipe", *KINDS) if key in file}
+    return {**preset, "dataset": {name: _without(section, general) for name, section in preset["dataset"].items()}}
+
+
+def _without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values less those that are given, table by table."""
+    return {
+        key: _without(value, given.get(key, {})) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if key not in given or isinstance(value, Mapping)
+    }
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rrbench.files.disk import sha256
 from rrbench.plugins.config import preset_names
 from rrbench.plugins.registry import table
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
+from spoken import lines
 
 
 def commands(group: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -27,12 +29,8 @@ def commands(group: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
+ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = commands(typer.main.get_command(cli.app))
-
-
-def lines(text: str) -> list[str]:
-    """Return the lines but for the warning of the plugin that is broken on purpose, which comes but once."""
-    return [line for line in text.strip().splitlines() if not line.startswith("rrbench: warning: plugin")]
 
 
 def test_every_command_of_the_contract_is_there() -> None:
@@ -371,3 +369,9 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
     os.close(writing)
     assert done.stderr == ""
     assert done.returncode in (0, 1)
+
+
+def test_the_version_is_the_one_of_pyproject(command: Any) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    answer = command("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"rrbench {project['version']}\n", "")

@@ -136,7 +136,7 @@ def test_a_stopped_run_names_what_is_left(tmp_path: Path, command: Any, clock: C
     left = "pgd-at+rr rr pgd1 linf:3/20, pgd-at+rr rr pgd2 linf:3/20, pgd-at+rr rr pgd3 linf:3/20 and 1 more"
     line = f"stopped after 1m: 4 of 5 cells are left ({left}); run the same command again to go on"
     assert line in answer.err.splitlines()
-    assert "1 rows in" in answer.out
+    assert "\n1 row in" in answer.out
 
 
 def test_what_an_earlier_run_left_failed_or_lost_is_left_not_failed(

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -134,12 +135,41 @@ def test_a_file_changes_a_value_and_keeps_the_rest(tmp_path: Path) -> None:
     quick = load_preset("quick")
     assert config.preset == "quick"
     assert config.recipe("cifar10").epochs == 3
-    assert config.recipe("digits").epochs == quick.recipe("digits").epochs
-    assert config.settings("rejector", "lid", "cifar10") == {"k": 7}
-    assert config.settings("rejector", "lid", "cifar100") == {"k": 20}
+    assert config.recipe("digits") == replace(quick.recipe("digits"), epochs=3)
+    assert config.settings("rejector", "lid", "cifar10") == config.settings("rejector", "lid", "cifar100") == {"k": 7}
+    assert config.settings("rejector", "lid", "digits") == {"k": 7, "references": 1000}
     assert config.step("digits", "linf") == Fraction(1, 100)
     assert config.step("digits", "l2") == quick.step("digits", "l2")
     assert config.run == quick.run
+
+
+@every_preset
+def test_a_file_s_setting_for_all_data_sets_wins_over_every_one_of_the_preset_for_a_single_one(
+    tmp_path: Path, name: str
+) -> None:
+    tried = 0
+    for dataset, section in load_preset(name).values["dataset"].items():
+        for key in section.get("recipe", {}):
+            config = write(tmp_path, f"[recipe]\n{key} = 77\n", name)
+            assert getattr(config.recipe(dataset), key) == 77
+            tried += 1
+        for kind in ("rejector", "framework", "attack"):
+            for plugin, settings in section.get(kind, {}).items():
+                for key, value in settings.items():
+                    config = write(tmp_path, f"[{kind}.{plugin}]\n{key} = 77\n", name)
+                    assert config.settings(kind, plugin, dataset) == {**settings, key: 77} != {**settings, key: value}
+                    tried += 1
+    assert tried > 20, "the presets say something about digits and CIFAR-100"
+
+
+def test_a_file_s_setting_for_one_data_set_wins_over_its_own_for_all_of_them(tmp_path: Path) -> None:
+    config = write(
+        tmp_path, "[recipe]\nepochs = 3\nbatch = 8\n[dataset.digits.recipe]\nepochs = 4\n[rejector.kd]\ng = 2\n"
+    )
+    assert (config.recipe("digits").epochs, config.recipe("digits").batch) == (4, 8)
+    assert config.recipe("cifar10").epochs == 3
+    assert config.settings("rejector", "kd", "digits") == {"g": 2, "references": 100}
+    assert load_preset("quick").recipe("digits").epochs == 15, "the preset itself is as it was"
 
 
 def test_a_file_extends_the_preset_it_names_before_the_one_of_the_command(tmp_path: Path) -> None:
