@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -16,11 +17,14 @@ from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.measuring.evaluation import metrics_of
 from rrbench.measuring.store import Store
+from rrbench.names import parse
 from rrbench.paper.cells import cells_of
 from rrbench.paper.judge import summary
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.planning.cells import attack_key, cell_key
+from rrbench.plugins.registry import table
 from rrbench.rows.currency import superseded
+from rrbench.rows.paired import paired_difference, scored_rows
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
@@ -117,21 +121,21 @@ def test_no_published_file_is_without_the_entry_that_explains_it() -> None:
 
 
 def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -> None:
-    assert sum(path.stat().st_size for path in CIFAR10.rglob("*") if path.is_file()) <= 66e6
+    assert sum(path.stat().st_size for path in CIFAR10.rglob("*") if path.is_file()) <= 98e6
     logits = [load_arrays(path)["logits"] for path in (CIFAR10 / "attacks").iterdir()]
-    assert len(logits) == 96
+    assert len(logits) == 152
     # An attack that serves one rejector keeps the logits of its first images, and these may be those of another.
     whole = [found.tobytes() for found in logits if len(found) == 10_000]
-    assert len(set(whole)) == len(whole) == 55
+    assert len(set(whole)) == len(whole) == 68
     assert len(list((CIFAR10 / "data").iterdir())) == 1
 
 
-def test_the_rows_of_the_old_l2_step_and_no_others_are_superseded() -> None:
-    older = {folder.name: [row for row in read_rows(folder) if superseded(row)] for folder in FOLDERS}
-    assert {name: len(found) for name, found in older.items()} == {"cifar10": 16, "cifar10-steps": 6, "cifar100": 0}
-    assert {row.norm for found in older.values() for row in found} == {"l2"}
-    assert {line for found in older.values() for row in found for line in superseded(row)} == {"engine 1, now 2"}
-    assert {row.commit for found in older.values() for row in found}.isdisjoint({"45ec08212ab4"})
+def test_one_published_row_is_superseded_and_none_comes_from_uncommitted_code() -> None:
+    older = [row for folder in FOLDERS for row in read_rows(folder) if superseded(row)]
+    assert [(row.rejector, row.attack, row.norm, superseded(row)) for row in older] == [
+        ("snet", "pgd10", "l2", ["engine 1, now 2"])
+    ]
+    assert all(re.fullmatch("[0-9a-f]{12}", row.commit) for folder in FOLDERS for row in read_rows(folder))
 
 
 @pytest.mark.parametrize("entry", kept_networks(), ids=lambda entry: entry.file)
@@ -164,8 +168,8 @@ COLUMNS = (
 )
 
 
-def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_papers_main_table_is_that_of_the_rows() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| (PGD-AT[^,|]*), ([^|]+) \|(( \d+\.\d\d[^|]*\|){4})$", text, re.MULTILINE)
     assert len(lines) == 11
     printed = [re.findall(r"\| (\d+\.\d\d)", "|" + cells) for _, _, cells, *_ in lines]
@@ -188,7 +192,7 @@ def test_the_main_table_of_the_readme_is_that_of_the_rows() -> None:
             assert re.findall(r"\((\d+\.\d\d)\)", cells.split("|")[index]) == published, (name, attack, eps)
 
 
-RANKED = NAMES | {"entropy": "entropy", "energy": "energy", "never reject": "never-reject", "coupled": "coupled"}
+RANKED = NAMES | {"T-Con": "t-con"}  # the others are called as in the rows
 
 
 def worst_line(row: ResultRow) -> list[str]:
@@ -200,32 +204,166 @@ def worst_line(row: ResultRow) -> list[str]:
 def named(name: str, trained_as: str) -> tuple[str, str]:
     """Return (trained as, rejector) of a line of a README."""
     is_on_rr = (name, trained_as) == ("confidence", "PGD-AT+RR")
-    return trained_as.lower(), "rr(score=con)" if is_on_rr else RANKED[name]
+    return trained_as.lower(), "rr(score=con)" if is_on_rr else RANKED.get(name, name.lower())
 
 
-NUMBERS = r"\|(?P<blind>[^|+]*)\|(?P<worst>[^|+]+\|[^|+]+\|[^|+]+\]) \|"
+def victims_at(attack: str, eps: str = "8/255") -> dict[tuple[str, str], ResultRow]:
+    """Return the rows of preset `strong` under one attack, by victim; `eps` is empty for clean ones."""
+    strong = [row for row in rows() if (row.preset, row.attack, row.eps) == ("strong", attack, eps)]
+    return {(row.trained_as, row.rejector): row for row in strong}
+
+
+NUMBERS = r"\|(?P<before>[^+\n]*?)\|(?P<worst> \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \[\d[^|]*\]) \|"
+
+
+def published_blind(trained_as: str, rejector: str) -> str:
+    """Return what the paper prints for PGD-100x10 at 8/255, in brackets; empty if it has no such line."""
+    found = [
+        f" ({cell.value})"
+        for cell in cells_of("table2")
+        if (cell.at, cell.rejector, cell.metric) == (trained_as.split("+")[0], rejector, "acc_tpr95")
+        and (cell.norm, cell.eps) == ("linf", "8")
+    ]
+    return "".join(found)
+
+
+def before_in_readme(victim: tuple[str, str]) -> list[str]:
+    clean, blind = victims_at("clean", "")[victim], victims_at("pgd100")[victim]
+    printed = f"{blind.acc_tpr95:.2f}{published_blind(*victim)}"
+    return [f"{clean.acc_all:.2f}", f"{clean.deploy_coverage:.1f}", printed]
+
+
+def before_in_results(victim: tuple[str, str]) -> list[str]:
+    return [f"{victims_at('pgd100')[victim].deploy_robust:.2f}"]
 
 
 @pytest.mark.parametrize(
-    ("file", "head", "column"),
+    ("file", "head", "before"),
     [
-        ("README.md", r"^\| (?P<name>[^|(]+) \((?P<trained_as>PGD-AT[^)]*)\) ", "acc_tpr95"),
-        ("results/README.md", r"^\| (?P<trained_as>PGD-AT[^,|]*), (?P<name>[^|]+) ", "deploy_robust"),
+        ("README.md", r"^\| (?P<name>[^|(]+) \((?P<trained_as>(PGD-AT|TRADES)[^)]*)\) ", before_in_readme),
+        ("results/README.md", r"^\| (?P<trained_as>(PGD-AT|TRADES)[^,|]*), (?P<name>[^|]+) ", before_in_results),
     ],
 )
-def test_the_ranking_under_the_worst_case_is_that_of_the_rows(file: str, head: str, column: str) -> None:
-    lines = list(re.finditer(head + NUMBERS, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE))
+def test_the_ranking_under_the_worst_case_is_that_of_the_rows(
+    file: str, head: str, before: Callable[[tuple[str, str]], list[str]]
+) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8").split("At 16/255, four victims")[0]
+    lines = list(re.finditer(head + NUMBERS, text, re.MULTILINE))
     victims = [named(line["name"], line["trained_as"]) for line in lines]
-    worst = {(row.trained_as, row.rejector): row for row in rows() if row.attack == "worst-case"}
-    assert victims == sorted(worst, key=lambda victim: -(worst[victim].deploy_joint or 0))
-    blind = {
-        (row.trained_as, row.rejector): f"{getattr(row, column):.2f}"
-        for row in rows()
-        if (row.attack, row.norm, row.eps) == ("pgd100x10", "linf", "8/255")
-    }
+    worst = victims_at("worst-case")
+    assert len(worst) == 24
+    assert victims == sorted(worst, key=lambda victim: (-(worst[victim].deploy_joint or 0), victims.index(victim)))
     for victim, line in zip(victims, lines, strict=True):
         assert [part.strip() for part in line["worst"].split("|")] == worst_line(worst[victim]), victim
-        assert line["blind"].strip() == blind.get(victim, ""), victim
+        assert [part.strip() for part in line["before"].split("|")] == before(victim), victim
+
+
+def test_every_rejector_that_a_published_network_carries_has_a_worst_case() -> None:
+    looks = {row.rejector for row in rows("cifar10-looks") if row.attack == "worst-case"}
+    attacked = {rejector for _, rejector in victims_at("worst-case")} | looks
+    ours = {name for name, found in table("rejector").classes.items() if found.__module__.startswith("rrbench")}
+    # No published network was trained with these two.
+    assert ours - {parse(name).name for name in attacked} == {"atro", "carl"}
+
+
+FREE = ("margin", "confidence", "knn", "max-logit", "doctor", "rel-u", "entropy", "energy")
+
+
+def test_findings_and_readme_say_what_the_rows_say() -> None:
+    worst, blind, far = victims_at("worst-case"), victims_at("pgd100"), victims_at("worst-case", "16/255")
+    on = {
+        "rr": "pgd-at+rr",
+        "rr(score=con)": "pgd-at+rr",
+        "coupled": "pgd-at+rr",
+        "ebd": "pgd-at+ebd",
+        "snet": "pgd-at+snet",
+    }
+
+    def victim(rejector: str) -> tuple[str, str]:
+        return on.get(rejector, "pgd-at"), rejector
+
+    def joint(rejector: str) -> str:
+        return f"{worst[victim(rejector)].deploy_joint:.2f}"
+
+    def less(one: str, other: str) -> tuple[str, str, str]:
+        found = paired_difference(worst[victim(one)], worst[victim(other)], "deploy_joint", scored_rows(CIFAR10))
+        assert found is not None
+        return f"{found.value:+.2f}", f"{found.low:+.2f}", f"{found.high:+.2f}"
+
+    findings = " ".join((ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8").split())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    bought = {name: less(name, "never-reject") for name in ("margin", "confidence", "rr", "ebd", "snet")}
+    behind, ahead = less("rr", "confidence"), less("margin", "confidence")
+    printed = {name: f"{value} [{low}, {high}]" for name, (value, low, high) in bought.items()}
+    (cpr,) = [row for row in rows("cifar10-looks") if (row.rejector, row.attack) == ("cpr", "worst-case")]
+    tpr = {row.rejector: f"{row.acc_tpr95:.2f}" for row in rows() if (row.attack, row.eps) == ("pgd100x10", "16/255")}
+    near = {row.rejector: row for row in rows() if (row.attack, row.eps) == ("pgd100x10", "8/255")}
+    (weaker,) = [
+        row
+        for row in rows()
+        if (row.rejector, row.trained_as, row.attack, row.eps) == ("confidence", "pgd-at", "pgd10", "16/255")
+    ]
+    (plain,) = [
+        row
+        for row in rows()
+        if (row.rejector, row.trained_as, row.attack, row.eps) == ("confidence", "pgd-at", "pgd100x10", "16/255")
+    ]
+    for said in (
+        f"It buys {bought['margin'][0]} points over never rejecting [{bought['margin'][1]}, {bought['margin'][2]}] and "
+        f"{ahead[0]} over confidence [{ahead[1]}, {ahead[2]}]",
+        f"joint {worst_line(cpr)[2]} on the first 1,000 images, where the same attacks leave {cpr.acc_all:.2f} % right",
+        f"Plain **confidence** buys {printed['confidence']}",
+        *(
+            f"| {head} | {blind[victim(name)].deploy_joint:.2f} | {joint(name)} | {printed[name]} |"
+            for head, name in (("confidence", "confidence"), ("RR", "rr"), ("EBD", "ebd"), ("SNet", "snet"))
+        ),
+        f"| never-reject | {blind[victim('never-reject')].deploy_joint:.2f} | {joint('never-reject')} | |",
+        f"{behind[0]} points [{behind[1]}, {behind[2]}]",
+        f"{joint('rr(score=con)')} and {joint('rr')}",
+        f"TRADES confidence has {worst['trades', 'confidence'].deploy_joint:.2f} "
+        f"and RR {worst['trades+rr', 'rr'].deploy_joint:.2f}",
+        *(
+            f"{head} {far[victim(name)].deploy_joint:.2f}"
+            for head, name in (
+                ("never-reject", "never-reject"),
+                ("confidence", "confidence"),
+                ("EBD", "ebd"),
+                ("RR", "rr"),
+            )
+        ),
+        *(
+            f"{head} ({joint(name)})"
+            for head, name in (
+                ("KD", "kd"),
+                ("GDA", "gda"),
+                ("SNet", "snet"),
+                ("ViM", "vim"),
+                ("GDA*", "gda*"),
+                ("LID", "lid"),
+            )
+        ),
+        f"KD ({near['kd'].acc_tpr95:.2f}) and GDA ({near['gda'].acc_tpr95:.2f}) are below the accuracy without any "
+        f"rejection ({near['kd'].acc_all:.2f})",
+        f"({tpr['kd']}, {tpr['gda']}, {tpr['gda*']}, {tpr['gmm']} against {plain.acc_all:.2f})",
+        f"{', '.join(map(joint, FREE[:-1]))} and {joint(FREE[-1])} on plain PGD-AT",
+        f"have {joint('rr')}, {joint('ebd')} and {joint('snet')}",
+        f"leaves confidence {plain.acc_tpr95:.2f} at TPR-95, PGD-10 leaves {weaker.acc_tpr95:.2f}",
+    ):
+        assert said in findings, said
+    below = [
+        name
+        for name, row in worst.items()
+        if (row.deploy_joint or 0) < (worst[victim("never-reject")].deploy_joint or 0)
+    ]
+    assert len(below) == 7
+    for said in (
+        f"RR is {bought['rr'][0][1:]} points above never rejecting by the joint number (paired 95 % interval "
+        f"{bought['rr'][1][1:]} to {bought['rr'][2][1:]}), and confidence {bought['confidence'][0][1:]} "
+        f"({bought['confidence'][1][1:]} to {bought['confidence'][2][1:]})",
+        f"{behind[0][1:]} points behind ({behind[1]} to {behind[2]})",
+        f"buys {bought['margin'][0][1:]} points ({bought['margin'][1][1:]} to {bought['margin'][2][1:]})",
+    ):
+        assert said in readme, said
 
 
 def test_no_published_attack_is_stronger_than_the_worst_case() -> None:
@@ -235,7 +373,7 @@ def test_no_published_attack_is_stronger_than_the_worst_case() -> None:
         same = {
             other.attack: other
             for other in strong
-            if (other.trained_as, other.rejector) == (row.trained_as, row.rejector)
+            if (other.trained_as, other.rejector, other.eps) == (row.trained_as, row.rejector, row.eps)
         }
         if "worst-case" in same:
             assert row.deploy_robust is not None
@@ -330,7 +468,7 @@ def test_the_curves_of_the_results_are_those_of_the_bench_on_an_h200() -> None:
     ("name", "counts"),
     [
         ("table1", "12 cells: 10 within, 0 explained, 0 unexplained, 0 missing, 2 undefined"),
-        ("table2", "120 cells: 48 within, 28 explained, 0 unexplained, 44 missing"),
+        ("table2", "120 cells: 50 within, 30 explained, 0 unexplained, 40 missing"),
         ("table6", "16 cells: 8 within, 0 explained, 0 unexplained, 8 missing"),
         ("table9", "26 cells: 26 within, 0 explained, 0 unexplained, 0 missing"),
         ("table12", "48 cells: 8 within, 0 explained, 0 unexplained, 40 missing"),

@@ -18,11 +18,15 @@ def figure(
     results: Annotated[Path | None, typer.Option(help="The work folder, in other words.")] = None,
     dataset: options.Dataset = None,
     network: options.Network = None,
-    budget: Annotated[str | None, typer.Option(help="Of the attacks, such as linf:8/255; not of accuracy-budget.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Of the attacks, such as linf:8/255; not of accuracy-budget.")
+    ] = None,
     rejectors: Annotated[
         str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd or confidence@trades.")
     ] = None,
-    attack: Annotated[str | None, typer.Option(help="Ours: this attack and no other. Risk-coverage takes several: a panel each.")] = None,
+    attack: Annotated[
+        str | None, typer.Option(help="Ours: this attack and no other. Risk-coverage takes several: a panel each.")
+    ] = None,
     norm: Annotated[str | None, typer.Option(help="Ours: only budgets of this norm, linf or l2.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")

@@ -88,7 +88,9 @@ def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, l
     names = split_list(attack) if attack is not None else []
     is_several = len(names) > 1
     fitting = [
-        cell for cell in cells if cell.row.attack == "clean" or (cell.row.eps and (not names or cell.row.attack in names))
+        cell
+        for cell in cells
+        if cell.row.attack == "clean" or (cell.row.eps and (not names or cell.row.attack in names))
     ]
     attacked = {(cell.row.trained_as, cell.row.rejector) for cell in fitting if cell.row.eps}
     fitting = [cell for cell in fitting if not attacked or (cell.row.trained_as, cell.row.rejector) in attacked]
