@@ -5,13 +5,14 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
 
+from published import CIFAR10, ROOT, rows, victims_at, worst_line
 from rrbench import zoo
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint
@@ -24,7 +25,6 @@ from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.planning.cells import attack_key, cell_key
 from rrbench.plugins.registry import table
 from rrbench.rows.currency import superseded
-from rrbench.rows.paired import paired_difference, scored_rows
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
@@ -33,16 +33,9 @@ from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from rrbench.verifying.verify import Verifier
 
-ROOT = Path(__file__).resolve().parent.parent
-CIFAR10 = ROOT / "results" / "cifar10"
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/rows.csv"))
 ZOO = ROOT / "results" / "zoo"
 RECOMPUTED = 20  # one cell of so many: `rrbench verify` takes minutes for all
-
-
-@cache
-def rows(folder: str = "cifar10") -> tuple[ResultRow, ...]:
-    return tuple(read_rows(ROOT / "results" / folder / "rows.csv"))
 
 
 def whole_rows() -> list[ResultRow]:
@@ -80,16 +73,16 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(fold
 def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_the_tolerance_of_a_rerun(
     attack: str, norm: str, tolerance: Tolerance
 ) -> None:
-    """An H200 in bf16 and a CPU in float32, on the first 1,000 images: judged in float32, clean ones hardly differ."""
+    """An H200 in bf16 and a CPU in float32, on the first 250 images: judged in float32, clean ones hardly differ."""
     steps = ROOT / "results" / "cifar10-steps"
 
-    def found(folder: Path) -> dict[str, CellRecord]:
-        records = [record for record, _ in Store(folder).cells()]
-        chosen = [each for each in records if (each.row.attack, each.row.norm) == (attack, norm) and each.row.n != 250]
+    def found(folder: Path, precision: str) -> dict[str, CellRecord]:
+        records = [record for record, _ in Store(folder).cells() if record.row.precision == precision]
+        chosen = [each for each in records if (each.row.attack, each.row.norm) == (attack, norm)]
         eps = {"linf": "16/255", "l2": "128/255"}.get(norm, "")
         return {each.row.rejector: each for each in chosen if (each.row.trained_as, each.row.eps) == ("pgd-at", eps)}
 
-    there, here = found(CIFAR10), found(steps)
+    there, here = found(CIFAR10, "bf16"), found(steps, "fp32")
     both = here.keys() & there.keys()
     assert both >= {"confidence", "t-con"}
     for rejector in both:
@@ -97,7 +90,7 @@ def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_th
         whole, count = read_scores(CIFAR10, there[rejector].files), len(stored.labels)
         again = whole._replace(
             **{name: part[:count] for name, part in whole._asdict().items() if part.shape[:1] == whole.labels.shape},
-            apart_certainty=stored.apart_certainty,  # images beyond the first 1,000
+            apart_certainty=stored.apart_certainty,  # images beyond the first 250
             apart_correct=stored.apart_correct,
         )
         resamples = here[rejector].cell["resamples"]
@@ -195,22 +188,10 @@ def test_the_papers_main_table_is_that_of_the_rows() -> None:
 RANKED = NAMES | {"T-Con": "t-con"}  # the others are called as in the rows
 
 
-def worst_line(row: ResultRow) -> list[str]:
-    """Return the numbers that the READMEs print of a worst-case row."""
-    joint = f"{row.deploy_joint:.2f} [{row.deploy_joint_low:.2f}, {row.deploy_joint_high:.2f}]"
-    return [f"{row.acc_tpr95:.2f}", f"{row.deploy_robust:.2f}", joint]
-
-
 def named(name: str, trained_as: str) -> tuple[str, str]:
     """Return (trained as, rejector) of a line of a README."""
     is_on_rr = (name, trained_as) == ("confidence", "PGD-AT+RR")
     return trained_as.lower(), "rr(score=con)" if is_on_rr else RANKED.get(name, name.lower())
-
-
-def victims_at(attack: str, eps: str = "8/255") -> dict[tuple[str, str], ResultRow]:
-    """Return the rows of preset `strong` under one attack, by victim; `eps` is empty for clean ones."""
-    strong = [row for row in rows() if (row.preset, row.attack, row.eps) == ("strong", attack, eps)]
-    return {(row.trained_as, row.rejector): row for row in strong}
 
 
 NUMBERS = r"\|(?P<before>[^+\n]*?)\|(?P<worst> \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \[\d[^|]*\]) \|"
@@ -264,106 +245,6 @@ def test_every_rejector_that_a_published_network_carries_has_a_worst_case() -> N
     ours = {name for name, found in table("rejector").classes.items() if found.__module__.startswith("rrbench")}
     # No published network was trained with these two.
     assert ours - {parse(name).name for name in attacked} == {"atro", "carl"}
-
-
-FREE = ("margin", "confidence", "knn", "max-logit", "doctor", "rel-u", "entropy", "energy")
-
-
-def test_findings_and_readme_say_what_the_rows_say() -> None:
-    worst, blind, far = victims_at("worst-case"), victims_at("pgd100"), victims_at("worst-case", "16/255")
-    on = {
-        "rr": "pgd-at+rr",
-        "rr(score=con)": "pgd-at+rr",
-        "coupled": "pgd-at+rr",
-        "ebd": "pgd-at+ebd",
-        "snet": "pgd-at+snet",
-    }
-
-    def victim(rejector: str) -> tuple[str, str]:
-        return on.get(rejector, "pgd-at"), rejector
-
-    def joint(rejector: str) -> str:
-        return f"{worst[victim(rejector)].deploy_joint:.2f}"
-
-    def less(one: str, other: str) -> tuple[str, str, str]:
-        found = paired_difference(worst[victim(one)], worst[victim(other)], "deploy_joint", scored_rows(CIFAR10))
-        assert found is not None
-        return f"{found.value:+.2f}", f"{found.low:+.2f}", f"{found.high:+.2f}"
-
-    findings = " ".join((ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8").split())
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    bought = {name: less(name, "never-reject") for name in ("margin", "confidence", "rr", "ebd", "snet")}
-    behind, ahead = less("rr", "confidence"), less("margin", "confidence")
-    printed = {name: f"{value} [{low}, {high}]" for name, (value, low, high) in bought.items()}
-    (cpr,) = [row for row in rows("cifar10-looks") if (row.rejector, row.attack) == ("cpr", "worst-case")]
-    tpr = {row.rejector: f"{row.acc_tpr95:.2f}" for row in rows() if (row.attack, row.eps) == ("pgd100x10", "16/255")}
-    near = {row.rejector: row for row in rows() if (row.attack, row.eps) == ("pgd100x10", "8/255")}
-    (weaker,) = [
-        row
-        for row in rows()
-        if (row.rejector, row.trained_as, row.attack, row.eps) == ("confidence", "pgd-at", "pgd10", "16/255")
-    ]
-    (plain,) = [
-        row
-        for row in rows()
-        if (row.rejector, row.trained_as, row.attack, row.eps) == ("confidence", "pgd-at", "pgd100x10", "16/255")
-    ]
-    for said in (
-        f"It buys {bought['margin'][0]} points over never rejecting [{bought['margin'][1]}, {bought['margin'][2]}] and "
-        f"{ahead[0]} over confidence [{ahead[1]}, {ahead[2]}]",
-        f"joint {worst_line(cpr)[2]} on the first 1,000 images, where the same attacks leave {cpr.acc_all:.2f} % right",
-        f"Plain **confidence** buys {printed['confidence']}",
-        *(
-            f"| {head} | {blind[victim(name)].deploy_joint:.2f} | {joint(name)} | {printed[name]} |"
-            for head, name in (("confidence", "confidence"), ("RR", "rr"), ("EBD", "ebd"), ("SNet", "snet"))
-        ),
-        f"| never-reject | {blind[victim('never-reject')].deploy_joint:.2f} | {joint('never-reject')} | |",
-        f"{behind[0]} points [{behind[1]}, {behind[2]}]",
-        f"{joint('rr(score=con)')} and {joint('rr')}",
-        f"TRADES confidence has {worst['trades', 'confidence'].deploy_joint:.2f} "
-        f"and RR {worst['trades+rr', 'rr'].deploy_joint:.2f}",
-        *(
-            f"{head} {far[victim(name)].deploy_joint:.2f}"
-            for head, name in (
-                ("never-reject", "never-reject"),
-                ("confidence", "confidence"),
-                ("EBD", "ebd"),
-                ("RR", "rr"),
-            )
-        ),
-        *(
-            f"{head} ({joint(name)})"
-            for head, name in (
-                ("KD", "kd"),
-                ("GDA", "gda"),
-                ("SNet", "snet"),
-                ("ViM", "vim"),
-                ("GDA*", "gda*"),
-                ("LID", "lid"),
-            )
-        ),
-        f"KD ({near['kd'].acc_tpr95:.2f}) and GDA ({near['gda'].acc_tpr95:.2f}) are below the accuracy without any "
-        f"rejection ({near['kd'].acc_all:.2f})",
-        f"({tpr['kd']}, {tpr['gda']}, {tpr['gda*']}, {tpr['gmm']} against {plain.acc_all:.2f})",
-        f"{', '.join(map(joint, FREE[:-1]))} and {joint(FREE[-1])} on plain PGD-AT",
-        f"have {joint('rr')}, {joint('ebd')} and {joint('snet')}",
-        f"leaves confidence {plain.acc_tpr95:.2f} at TPR-95, PGD-10 leaves {weaker.acc_tpr95:.2f}",
-    ):
-        assert said in findings, said
-    below = [
-        name
-        for name, row in worst.items()
-        if (row.deploy_joint or 0) < (worst[victim("never-reject")].deploy_joint or 0)
-    ]
-    assert len(below) == 7
-    for said in (
-        f"RR is {bought['rr'][0][1:]} points above never rejecting by the joint number (paired 95 % interval "
-        f"{bought['rr'][1][1:]} to {bought['rr'][2][1:]}), and confidence {bought['confidence'][0][1:]} "
-        f"({bought['confidence'][1][1:]} to {bought['confidence'][2][1:]})",
-        f"{behind[0][1:]} points behind ({behind[1]} to {behind[2]})",
-        f"buys {bought['margin'][0][1:]} points ({bought['margin'][1][1:]} to {bought['margin'][2][1:]})",
-    ):
-        assert said in readme, said
 
 
 def test_no_published_attack_is_stronger_than_the_worst_case() -> None:

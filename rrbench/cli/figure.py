@@ -13,7 +13,9 @@ def figure(
     folder: Annotated[Path | None, typer.Argument(help="A work folder; runs where none is given.")] = None,
     paper: Annotated[
         str,
-        typer.Option(help="figure1, figure3 to figure8, label:NAME; or risk-coverage or accuracy-budget (ours)."),
+        typer.Option(
+            help="figure1, figure3 to figure8, label:NAME; or risk-coverage, joint-kept or accuracy-budget (ours)."
+        ),
     ] = "",
     results: Annotated[Path | None, typer.Option(help="The work folder, in other words.")] = None,
     dataset: options.Dataset = None,
@@ -25,7 +27,7 @@ def figure(
         str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd or confidence@trades.")
     ] = None,
     attack: Annotated[
-        str | None, typer.Option(help="Ours: this attack and no other. Risk-coverage takes several: a panel each.")
+        str | None, typer.Option(help="Ours: this attack and no other. The first two take several: a panel each.")
     ] = None,
     norm: Annotated[str | None, typer.Option(help="Ours: only budgets of this norm, linf or l2.")] = None,
     preset: Annotated[
@@ -44,7 +46,9 @@ def figure(
     if folder and results:
         raise UseError("give the work folder once: as an argument or with --results")
     if not paper:
-        raise UseError("which figure? --paper figure1, figure3 to figure8, risk-coverage or accuracy-budget")
+        raise UseError(
+            "which figure? --paper figure1, figure3 to figure8, risk-coverage, joint-kept or accuracy-budget"
+        )
     from rrbench.figures import draw, named
     from rrbench.figures.request import FigureOptions
     from rrbench.figures.style import check_suffix, save

@@ -1,6 +1,6 @@
 """Figures drawn with matplotlib from score files, one from rows alone; a file for each, numbers apart from drawing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -11,16 +11,17 @@ from rrbench.figures.accuracy_budget import draw_accuracy_budget
 from rrbench.figures.adaptive import figure4
 from rrbench.figures.calibration import figure8
 from rrbench.figures.features import figure7
+from rrbench.figures.joint_kept import draw_joint_kept
 from rrbench.figures.request import FigureOptions, PaperRequest, paper_request
 from rrbench.figures.risk_coverage import draw_risk_coverage
-from rrbench.figures.scored import read_scored
+from rrbench.figures.scored import Scored, read_scored
 from rrbench.figures.separation import figure1, figure3, figure6
 from rrbench.figures.temperature import figure5
 from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
 from rrbench.rows.row import goes_by, read_rows
 
-# The printed figures. The two that the paper does not have are drawn from a whole folder, not from named cells.
+# The printed figures. Those that the paper does not have are drawn from a whole folder, not from named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
     "figure1": figure1,
     "figure3": figure3,
@@ -30,7 +31,11 @@ PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
     "figure7": figure7,
     "figure8": figure8,
 }
-OURS = ("risk-coverage", "accuracy-budget")
+OF_SCORES: dict[str, Callable[[Sequence[Scored], str | None], Figure]] = {
+    "risk-coverage": draw_risk_coverage,
+    "joint-kept": draw_joint_kept,
+}
+OURS = (*OF_SCORES, "accuracy-budget")
 DIAGRAM = "figure2"
 
 
@@ -54,9 +59,9 @@ def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
     """Draw a figure from the cells of a work folder, or from rows alone where it needs no scores."""
     if name in PAPER:
         return PAPER[name](paper_request(name, folder, read_scored(folder), options))
-    if options.budget and name != "risk-coverage":
+    if options.budget and name not in OF_SCORES:
         raise UseError(f"{name} shows every budget: --budget does not go with it")
-    if name == "risk-coverage" or not is_rows_alone(folder):
+    if name in OF_SCORES or not is_rows_alone(folder):
         cells = read_scored(folder)
         rows = [cell.row for cell in cells]
     else:
@@ -70,8 +75,8 @@ def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
         raise unknown("norm among the results:", options.norm, norms)
     if not any(map(options.admits, rows)):
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {quote(str(folder))} measures some")
-    if name == "risk-coverage":
-        return draw_risk_coverage([cell for cell in cells if options.admits(cell.row)], options.attack)
+    if name in OF_SCORES:
+        return OF_SCORES[name]([cell for cell in cells if options.admits(cell.row)], options.attack)
     return draw_accuracy_budget(list(filter(options.admits, rows)), options.attack)
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.figures.theory import passes_coupled_filter, xi_error
+from rrbench.metrics.theory import passes_coupled_filter, xi_error
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]

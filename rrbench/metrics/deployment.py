@@ -20,6 +20,7 @@ from rrbench.metrics.tallies import Booleans, Floats, Integers
 # 1,000 test images of CIFAR for thresholds and measured the others.
 REVISION = 2
 FOLDS = 5
+DEPLOYED_SHARE = 0.95  # of the right clean inputs, kept by the deployed threshold
 KEPT_APART = 1  # names the random stream that draws the inputs kept apart
 
 
@@ -54,6 +55,24 @@ def deploy_threshold(certainty: Floats, correct: Booleans) -> float | None:
         return None
     ordered = np.sort(certainty[correct])
     return float(ordered[len(ordered) * 5 // 100])
+
+
+def joint_where_kept(
+    clean: CleanScores, certainty: Floats, correct: Booleans, kept: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the joint number, in percent, at the thresholds that keep these shares of the right clean inputs.
+
+    One threshold serves all inputs; a rejector's own threshold is left aside.
+    """
+    is_apart = bool(clean.apart_certainty.size)
+    fixing = clean.apart_certainty[clean.apart_correct] if is_apart else clean.certainty[clean.correct]
+    ordered = np.sort(fixing).astype(np.float64)
+    # Rounded: 0.05 times 100 inputs is a little more than 5 in binary, and 1 - 0.9 a little less than 0.1.
+    places = np.floor(np.round((1 - kept) * len(ordered), 6)).astype(np.int64)
+    limits = ordered[np.minimum(places, len(ordered) - 1)][:, None]
+    answered = clean.correct & (clean.certainty.astype(np.float64) >= limits)
+    harmed = ~correct & (certainty.astype(np.float64) >= limits)
+    return np.asarray(100 * (answered & ~harmed).mean(1))
 
 
 def fold_thresholds(clean: CleanScores) -> tuple[float | None, ...]:

@@ -65,7 +65,7 @@ def test_the_command_writes_every_format_asked_for_and_the_same_bytes_again(
         (["--paper", "label:fig9"], "unknown figure label 'fig9'"),
         (["--paper", "figure1", "--out", "a.jpg"], "cannot draw a.jpg: end the name in .pdf, .svg, .png"),
         (["--paper", "figure1", "--attack", "pgd10"], "do not go with it"),
-        (["--paper", "risk-coverage", "--budget", "linf:8/255"], "does not go with it"),
+        (["--paper", "accuracy-budget", "--budget", "linf:8/255"], "does not go with it"),
         (["--paper", "figure1", "--dataset", "unheard-of"], "give --network and --budget"),
         (["--paper", "figure1", "--results", "elsewhere"], "give the work folder once"),
         (["--paper", "risk-coverage", "--rejectors", "rr,kd"], "unknown rejector among the results: 'kd'"),

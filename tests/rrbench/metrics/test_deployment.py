@@ -18,6 +18,7 @@ from rrbench.metrics.deployment import (
     deployed_draws,
     fold_of,
     fold_thresholds,
+    joint_where_kept,
     whole_threshold,
 )
 
@@ -175,3 +176,28 @@ def test_no_resamples_give_no_draws() -> None:
     assert {name: values.size for name, values in deployed_draws(TEN, TEN.certainty, TEN.correct, 0, 0).items()} == (
         dict.fromkeys(Deployed._fields, 0)
     )
+
+
+def test_the_joint_number_where_a_threshold_keeps_a_share_of_the_right_clean_inputs() -> None:
+    """Four inputs are right when clean, at 0.2, 0.4, 0.6 and 0.8; the attack makes the first and the last wrong."""
+    clean = clean_of(np.array([0.2, 0.4, 0.6, 0.8, 0.5]), flags("++++-"))
+    attacked, correct = np.array([0.5, 0.4, 0.6, 0.1, 0.9]), flags("-++--")
+    # All are kept. Attacked, the first is answered wrong, and the fourth is refused.
+    assert joint_where_kept(clean, attacked, correct, np.array([1.0])).tolist() == [60]
+    # From 0.4 on the first is refused when clean; from 0.6 on the second is, too.
+    assert joint_where_kept(clean, attacked, correct, np.array([0.75, 0.5])).tolist() == [60, 40]
+
+
+def test_at_the_deployed_share_it_is_the_deployed_number_of_one_threshold() -> None:
+    rng = np.random.default_rng(3)
+    certainty, correct = rng.random(500), rng.random(500) < 0.8
+    attacked, still = rng.random(500), correct & (rng.random(500) < 0.7)
+    threshold = deploy_threshold(certainty, correct)
+    found = deployed(clean_of(certainty, correct, own=threshold), attacked, still)
+    assert found is not None
+    clean = clean_of(certainty, correct)
+    assert joint_where_kept(clean, attacked, still, np.array([0.95])) == pytest.approx([found.joint])
+    apart = clean_of(certainty, correct, (np.array([0.0, 0.5]), flags("-+")))
+    at_half = deployed(clean_of(certainty, correct, own=0.5), attacked, still)
+    assert at_half is not None
+    assert joint_where_kept(apart, attacked, still, np.array([0.95])) == pytest.approx([at_half.joint])

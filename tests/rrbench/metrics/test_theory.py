@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rrbench.figures.theory import passes_coupled_filter, substeps, xi_error
+from rrbench.metrics.theory import passes_coupled_filter, substeps, xi_error
 
 Floats = NDArray[np.float64]
 

@@ -1,0 +1,26 @@
+"""The published rows, for tests that hold documents against them."""
+
+from functools import cache
+from pathlib import Path
+
+from rrbench.rows.row import ResultRow, read_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+CIFAR10 = ROOT / "results" / "cifar10"
+
+
+@cache
+def rows(folder: str = "cifar10") -> tuple[ResultRow, ...]:
+    return tuple(read_rows(ROOT / "results" / folder / "rows.csv"))
+
+
+def victims_at(attack: str, eps: str = "8/255") -> dict[tuple[str, str], ResultRow]:
+    """Return the rows of preset `strong` under one attack, by victim; `eps` is empty for clean ones."""
+    strong = [row for row in rows() if (row.preset, row.attack, row.eps) == ("strong", attack, eps)]
+    return {(row.trained_as, row.rejector): row for row in strong}
+
+
+def worst_line(row: ResultRow) -> list[str]:
+    """Return the numbers that the READMEs print of a worst-case row."""
+    joint = f"{row.deploy_joint:.2f} [{row.deploy_joint_low:.2f}, {row.deploy_joint_high:.2f}]"
+    return [f"{row.acc_tpr95:.2f}", f"{row.deploy_robust:.2f}", joint]

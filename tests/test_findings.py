@@ -1,0 +1,156 @@
+"""Every number of results/FINDINGS.md, and of the README's sentences, is that of the published rows and scores."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from published import CIFAR10, ROOT, rows, victims_at, worst_line
+from rrbench.figures.risk_coverage import at_its_boldest
+from rrbench.figures.scored import read_scored
+from rrbench.metrics.deployment import joint_where_kept
+from rrbench.rows.paired import paired_difference, scored_rows
+from rrbench.rows.row import ResultRow
+
+NAMES = {"RR": "rr", "EBD": "ebd", "SNet": "snet"}  # others are called as in the rows, but for capitals
+NETWORKS = {
+    "rr": "pgd-at+rr",
+    "rr(score=con)": "pgd-at+rr",
+    "coupled": "pgd-at+rr",
+    "ebd": "pgd-at+ebd",
+    "snet": "pgd-at+snet",
+}
+KEPT = np.array([0.99, 0.95, 0.9, 0.8])
+
+
+@cache
+def text(file: str) -> str:
+    return " ".join((ROOT / file).read_text(encoding="utf-8").split())
+
+
+def findings() -> str:
+    return text("results/FINDINGS.md")
+
+
+def victim(name: str) -> tuple[str, str]:
+    rejector = NAMES.get(name, name.lower())
+    return NETWORKS.get(rejector, "pgd-at"), rejector
+
+
+def at(name: str, attack: str = "worst-case", eps: str = "8/255") -> ResultRow:
+    return victims_at(attack, eps)[victim(name)]
+
+
+def joint(name: str, attack: str = "worst-case", eps: str = "8/255") -> str:
+    return f"{at(name, attack, eps).deploy_joint:.2f}"
+
+
+@cache
+def less(one: str, other: str) -> tuple[str, str, str]:
+    """Return the paired difference at the worst case and its interval, each with a sign."""
+    found = paired_difference(at(one), at(other), "deploy_joint", scored_rows(CIFAR10))
+    assert found is not None
+    return f"{found.value:+.2f}", f"{found.low:+.2f}", f"{found.high:+.2f}"
+
+
+def shown(one: str, other: str) -> str:
+    value, low, high = less(one, other)
+    return f"{value} [{low}, {high}]"
+
+
+def under(attack: str, eps: str) -> dict[str, ResultRow]:
+    """Return the rows of preset `paper` on plain PGD-AT under a blind attack, by rejector."""
+    found = [row for row in rows() if (row.trained_as, row.preset, row.norm) == ("pgd-at", "paper", "linf")]
+    return {row.rejector: row for row in found if (row.attack, row.eps) == (attack, eps)}
+
+
+def test_what_the_recommended_rejectors_gain() -> None:
+    value, low, high = less("margin", "never-reject")
+    ahead, ahead_low, ahead_high = less("margin", "confidence")
+    assert f"It gains {value} points over never rejecting [{low}, {high}] and {ahead} over confidence" in findings()
+    assert f"over confidence [{ahead_low}, {ahead_high}], and answers" in findings()
+    assert (
+        f"answers {at('margin', 'clean', '').deploy_coverage:.1f} % of clean inputs, as confidence does" in findings()
+    )
+    looks = {row.attack: row for row in rows("cifar10-looks") if row.rejector == "cpr"}
+    cpr, clean = looks["worst-case"], looks["clean"]
+    assert f"Joint is {worst_line(cpr)[2]} on the first 1,000 images, where the same attacks leave" in findings()
+    assert f"leave {cpr.acc_all:.2f} % right without rejection. It answers {clean.deploy_coverage:.1f} %" in findings()
+    assert f"Plain **confidence** gains {shown('confidence', 'never-reject')}" in findings()
+
+
+@pytest.mark.parametrize("name", ["margin", "confidence", "RR", "EBD", "SNet"])
+def test_the_table_of_what_survives(name: str) -> None:
+    line = f"| {name} | {joint(name, 'pgd100')} | {joint(name)} | {shown(name, 'never-reject')} |"
+    assert line in findings()
+    assert f"| never-reject | {joint('never-reject', 'pgd100')} | {joint('never-reject')} | |" in findings()
+
+
+def test_the_table_of_thresholds() -> None:
+    scores = {cell.row: cell.scores for cell in read_scored(CIFAR10) if cell.row in victims_at("worst-case").values()}
+    kept = {}
+    for name in ("never-reject", "margin", "confidence", "RR", "EBD"):
+        found = scores[at(name)]
+        kept[name] = joint_where_kept(found.clean, *at_its_boldest(found), KEPT)
+        assert f"| {name} | " + " | ".join(f"{value:.2f}" for value in kept[name]) + " |" in findings()
+    assert all((kept["margin"] > other).all() for name, other in kept.items() if name != "margin")
+    gain = kept["margin"][-1] - kept["never-reject"][-1]
+    assert f"a fifth of the right clean answers gains {gain:.1f} points with margin" in findings()
+    tpr95 = f"(TPR-95 at the worst case: {at('margin').acc_tpr95:.2f} and {at('confidence').acc_tpr95:.2f})"
+    assert tpr95 in findings()
+    refused = {name: f"{100 - (at(name).deploy_coverage or 0):.1f} %" for name in ("margin", "confidence")}
+    assert f"{refused['margin']} of them, confidence {refused['confidence']}" in findings()
+
+
+def test_the_other_numbers_of_the_findings() -> None:
+    value, low, high = less("RR", "confidence")
+    near, far, weak = under("pgd100x10", "8/255"), under("pgd100x10", "16/255"), under("pgd10", "16/255")
+    tpr95 = {name: f"{row.acc_tpr95:.2f}" for name, row in far.items()}
+    trades = [
+        f"{victims_at('worst-case')[key].deploy_joint:.2f}" for key in (("trades", "confidence"), ("trades+rr", "rr"))
+    ]
+    for said in (
+        f"RR minus confidence is {value} [{low}, {high}]",
+        f"own network confidence has {joint('rr(score=con)')} and R-Con, RR's score, {joint('RR')}",
+        f"On TRADES confidence has {trades[0]} and RR {trades[1]}",
+        *(f"{name} {joint(name, eps='16/255')}" for name in ("never-reject", "confidence", "EBD", "RR")),
+        *(
+            f"{name} {joint(name)}"
+            for name in ("margin", "confidence", "KNN", "max-logit", "DOCTOR", "Rel-U", "entropy")
+        ),
+        f"energy {joint('energy')}, ViM {joint('ViM')}",
+        f"have {joint('RR')}, {joint('EBD')} and {joint('SNet')}",
+        *(f"{name} ({joint(name)})" for name in ("KD", "GDA", "SNet", "ViM", "GDA*", "LID")),
+        f"the coupled rejector ({joint('coupled')})",
+        f"KD ({near['kd'].acc_tpr95:.2f}) and GDA ({near['gda'].acc_tpr95:.2f}) are below the accuracy without any "
+        f"rejection ({near['kd'].acc_all:.2f})",
+        f"({tpr95['kd']}, {tpr95['gda']}, {tpr95['gda*']}, {tpr95['gmm']} against {far['kd'].acc_all:.2f})",
+        f"leaves confidence {tpr95['confidence']} at TPR-95, PGD-10 leaves {weak['confidence'].acc_tpr95:.2f}",
+    ):
+        assert said in findings(), said
+
+
+def test_what_is_below_never_rejecting_is_clearly_so() -> None:
+    worst = victims_at("worst-case")
+    reference = worst[victim("never-reject")].deploy_joint or 0
+    below = [rejector for (_, rejector), row in worst.items() if (row.deploy_joint or 0) < reference]
+    assert len(below) == 7
+    assert all(float(less(rejector, "never-reject")[2]) < 0 for rejector in below)
+
+
+def test_the_sentences_of_the_readme() -> None:
+    gained = {name: less(name, "never-reject") for name in ("margin", "confidence", "RR")}
+    blind = {name: float(joint(name, "pgd100")) - float(joint("never-reject", "pgd100")) for name in gained}
+    plain = {name: [part.lstrip("+") for part in parts] for name, parts in gained.items()}
+    value, low, high = less("RR", "confidence")
+    for said in (
+        f"confidence gains {blind['confidence']:.2f} points of joint under PGD-100 and {plain['confidence'][0]} at the",
+        f"interval {plain['confidence'][1]} to {plain['confidence'][2]}); RR gains {blind['RR']:.2f} and",
+        f"and {plain['RR'][0]} ({plain['RR'][1]} to {plain['RR'][2]})",
+        f"no advantage of RR over confidence: {value} points ({low} to {high})",
+        f"gains {plain['margin'][0]} points ({plain['margin'][1]} to {plain['margin'][2]})",
+        f"plain confidence gains {plain['confidence'][0]} points over never rejecting",
+        f"that rrbench starts from, {plain['RR'][0]}.",
+        f"needs no training, gains {plain['margin'][0]}.",
+    ):
+        assert said in text("README.md"), said
