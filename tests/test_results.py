@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,7 @@ from rrbench.rows.row import ResultRow, read_rows
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_scores
 from rrbench.rows.weak_attacks import with_weak_notes
+from rrbench.verifying.recompute import wrong_metrics
 from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
 from rrbench.verifying.verify import Verifier
 
@@ -64,6 +66,19 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(fold
     # Without the data sets, which the tests do not have, nothing is confirmed; the metrics are recomputed all the same.
     assert findings.unchecked.total() == findings.cells == -(-len(cells) // RECOMPUTED)
     assert all(reason.startswith("data set cifar") for reason in findings.unchecked)
+
+
+@pytest.mark.parametrize(("folder", "rejector", "most"), [("cifar10-looks", "pro", 1e-7), ("cifar10", "margin", 0.0)])
+def test_a_clean_row_has_the_clean_certainties_but_for_the_last_bits_of_a_second_look(
+    folder: str, rejector: str, most: float
+) -> None:
+    root = ROOT / "results" / folder
+    (record,) = [each for each, _ in Store(root).cells() if (each.row.rejector, each.row.attack) == (rejector, "clean")]
+    scores = read_scores(root, record.files)
+    assert np.abs(scores.certainty - scores.clean_certainty).max() <= most
+    assert list(wrong_metrics(record, scores)) == []
+    moved = scores.clean_certainty + np.where(np.arange(len(scores.labels)) == 3, 0.01, 0)
+    assert "not the same, and it is clean" in next(wrong_metrics(record, scores._replace(clean_certainty=moved)))
 
 
 @pytest.mark.parametrize(

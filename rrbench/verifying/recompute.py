@@ -22,7 +22,10 @@ def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
     rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
     metrics = vars(metrics_of(scores, rule, resamples, record.row.seed)) | distances_of(scores)._asdict()
     metrics["n"] = len(scores.labels)
-    if record.row.attack == "clean" and not np.array_equal(scores.certainty, scores.clean_certainty):
+    # A rejector that asks the network again is asked twice, and two passes on a GPU may differ in their last bits.
+    looks = is_installed(record) and rejector_of(record).has_look()
+    is_same = is_near if looks else np.array_equal
+    if record.row.attack == "clean" and not is_same(scores.certainty, scores.clean_certainty):
         yield "its certainties and those of the clean inputs are not the same, and it is clean"
     for name, value in metrics.items():
         stated = getattr(record.row, name)
