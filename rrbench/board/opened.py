@@ -92,7 +92,7 @@ def _replay(line: Line, sources: Sequence[Source]) -> Safe:
     checks = [(f"rrbench verify {name}", "recompute every number, replay the stored images") for name in stored]
     checks += [(f"rrbench verify {name} --rerun", "and repeat the attacks") for name in stored]
     budget = f" --budgets {line.arena.budget}" if line.arena.eps else ""
-    chosen = f"--rejectors {shlex.quote(f'{line.rejector}@{line.first.framework}')}{budget}"
+    chosen = f"--rejectors {shlex.quote(f'{line.rejector}@{line.first.framework}'.removesuffix('@'))}{budget}"
     checks += [(f"rrbench table {name} {chosen}", "print these numbers") for name in names]
     text = "\n".join(f"# {what}\n{command}" for command, what in checks)
     return joined([_code(text), *([] if stored else [element("p", NOT_STORED, class_="aside")])])

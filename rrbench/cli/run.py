@@ -139,7 +139,7 @@ def what_next(out: Path) -> list[str]:
         "what to try next:",
         f"  rrbench report {folder} --out report.html   # one page: ranking, plots, attacked images",
         f"  rrbench verify {folder}                     # recomputes every number from what is stored",
-        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; see rrbench list",
+        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; takes minutes",
         "  rrbench eval my_model.py:build --weights w.safetensors --data images.npz   # a model of your own",
     ]
 
