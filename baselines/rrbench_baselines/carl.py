@@ -1,5 +1,6 @@
 """CARL, an abstain class learnt on moved images (Laidlaw and Feizi, 2019, arXiv 1911.11253)."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.ascent import margin
+from rrbench.compute.second_derivatives import FastSecondDerivatives
 from rrbench.frameworks.inner import InnerPgd, head_output
 from rrbench.protocols import Batch, Draws, Network, Outputs, Rejector, Victim
 from rrbench.ranges import at_least
@@ -70,7 +72,8 @@ class CarlTraining(InnerPgd):
     def slope(self, network: Network, batch: Batch) -> Tensor:
         """Return the mean l1 norm of the clean margin's gradient; training differentiates it again."""
         images = batch.images.detach().requires_grad_()
-        margins = margin(network(images).logits, batch.labels)
+        with FastSecondDerivatives() if images.is_cuda else nullcontext():
+            margins = margin(network(images).logits, batch.labels)
         total = margins.sum() if self.penalty_reduction == "sum" else margins.mean()
         (gradient,) = torch.autograd.grad(total, images, create_graph=True)
         return gradient.flatten(1).abs().sum(1).mean()

@@ -1,0 +1,73 @@
+"""The fast second derivative of a network is the one that PyTorch computes."""
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.compute.second_derivatives import FastSecondDerivatives
+from rrbench.networks.preact_resnet import ResidualBackbone
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+def slope(network: nn.Module, images: Tensor, *, is_fast: bool) -> Tensor:
+    """Return the l1 norm of the gradient of an output's sum, which can be differentiated again."""
+    with FastSecondDerivatives() if is_fast else nullcontext():
+        answers = network(images)
+    (gradient,) = torch.autograd.grad(answers.sigmoid().sum(), images, create_graph=True)
+    return gradient.abs().sum()
+
+
+def gradients(network: nn.Module, images: Tensor, *, is_fast: bool) -> list[Tensor]:
+    """Return the second derivatives: of the images, then of every parameter."""
+    own, given = copy.deepcopy(network), images.clone().requires_grad_()
+    slope(own, given, is_fast=is_fast).backward()
+    return [each.grad for each in (given, *own.parameters()) if each.grad is not None]
+
+
+@pytest.mark.parametrize("is_training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"padding": 1}, {"stride": 2, "padding": 1, "bias": False}, {"groups": 2}, {"dilation": 2, "padding": 2}],
+    ids=str,
+)
+def test_convolutions_of_every_form_have_pytorchs_second_derivatives(
+    settings: dict[str, Any], is_training: bool
+) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(2, 4, 3, **settings), nn.BatchNorm2d(4), nn.Softplus(), nn.Conv2d(4, 2, 1, bias=False)
+    )
+    network.double().train(is_training)
+    images = torch.rand(3, 2, 9, 9, dtype=torch.float64)
+    plain, fast = (gradients(network, images, is_fast=is_fast) for is_fast in (False, True))
+    assert len(plain) == 1 + len([*network.parameters()])
+    for one, other in zip(plain, fast, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_so_has_a_residual_network_also_in_bf16(device: str) -> None:
+    torch.manual_seed(0)
+    network = ResidualBackbone(3, 8, (8, 16), 1).to(device).train()
+    images = torch.rand(8, 3, 8, 8, device=device)
+    plain, fast = (gradients(network, images, is_fast=is_fast) for is_fast in (False, True))
+    for one, other in zip(plain, fast, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        low = gradients(network, images, is_fast=True)
+    whole, rough = (torch.cat([each.flatten() for each in parts]) for parts in (plain, low))
+    assert F.cosine_similarity(whole, rough, dim=0) > 0.95
+    assert all(each.dtype == torch.float32 for each in low)
+
+
+def test_the_block_leaves_other_calls_as_they_are() -> None:
+    images, weight = torch.rand(1, 1, 4, 4), torch.rand(1, 1, 3, 3)
+    with FastSecondDerivatives():
+        same = F.conv2d(images, weight, padding="same")
+    torch.testing.assert_close(same, F.conv2d(images, weight, padding=1))
