@@ -64,17 +64,10 @@ def _join_cell(store: Store, record: CellRecord, copier: "_Copier", joined: Join
 
 
 class _Copier:
-    """Copies the files of cells; equal files become one."""
+    """Copies the files of cells; each keeps its name, by which `verify` knows whose file it is."""
 
     def __init__(self, out: Store, is_short: bool) -> None:
         self.out, self.is_short = out, is_short
-        # What the target has: {(folder, hash): name}.
-        self._there = {
-            (name.partition("/")[0], digest): name
-            for record, _ in out.cells()
-            if not out.unsound(record)
-            for name, digest in record.files.items()
-        }
         self._copied: dict[str, tuple[str, str]] = {}  # of the present source: {name: (name, hash) in the target}
 
     def begin(self, source: Store) -> None:
@@ -85,29 +78,29 @@ class _Copier:
     def copy(self, name: str, digest: str) -> tuple[str, str]:
         """Return the name and hash that a file has in the target."""
         if name not in self._copied:
-            folder, _, file = name.partition("/")
-            if self.is_short and folder == ATTACKS:
-                found = self._shorten(name, folder, file)
-            else:
-                found = self._there.get((folder, digest)) or self._place(name, digest), digest
-            self._there[folder, found[1]] = found[0]
-            self._copied[name] = found
+            is_shortened = self.is_short and name.startswith(f"{ATTACKS}/")
+            self._copied[name] = self._shorten(name) if is_shortened else (self._place(name, digest), digest)
         return self._copied[name]
 
-    def _shorten(self, name: str, folder: str, file: str) -> tuple[str, str]:
+    def _shorten(self, name: str) -> tuple[str, str]:
         """Write an attack's file without all its logits."""
         arrays = without_logits(load_arrays(self.source.root / name))
         target = self.out.root / name
         if target.exists():
-            return self.out.add(folder, file.removesuffix(".npz").partition("-")[0], arrays, passing=("seconds",))
+            key = Path(name).stem.partition("-")[0]
+            return self.out.add(ATTACKS, key, arrays, passing=("seconds",))
         return name, save_arrays(target, arrays)
 
     def _place(self, name: str, digest: str) -> str:
-        """Copy a file and return its new name: an attack that ran twice may have given two answers under one name."""
+        """Copy a file and return its name: an attack that ran twice may have given two answers under one name."""
         beside = f"{name.removesuffix('.npz').partition('-')[0]}-{digest[:8]}.npz"
-        chosen = name if not (self.out.root / name).exists() or sha256(self.out.root / name) == digest else beside
-        _copy_file(self.source.root / name, self.out.root / chosen)
+        chosen = name if self._is_there(name, digest) or not (self.out.root / name).exists() else beside
+        if not self._is_there(chosen, digest):
+            _copy_file(self.source.root / name, self.out.root / chosen)
         return chosen
+
+    def _is_there(self, name: str, digest: str) -> bool:
+        return (self.out.root / name).is_file() and sha256(self.out.root / name) == digest
 
 
 def _copy_checkpoints(store: Store, out: Store) -> None:
