@@ -224,7 +224,7 @@ class _Cuts:
         """
         total = counts @ fixing
         rejected = total * 5 // 100
-        # The threshold is near the list's twentieth part: look at all of the list only if it is not in the first eighth.
+        # The threshold is at a twentieth of the list: look beyond its first eighth only if need be.
         for listed in (self.order[: self.order.size // 8], self.order):
             below = (counts[:, listed] * fixing[listed]).cumsum(axis=1)
             if listed.size and (below[:, -1] > rejected).all():
