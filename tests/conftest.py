@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-import torch
-from torch import nn
 
 from rrbench import cli
-from rrbench.protocols import Batch, Rejector
-from rrbench.testing import problem
+
+if TYPE_CHECKING:  # torch takes seconds to import: the process that only hands out the tests does without it
+    from torch import nn
+
+    from rrbench.protocols import Batch, Rejector
 
 # What tests share is no test file: without this a failing assertion there would not show what it compared.
 pytest.register_assert_rewrite("made_up_cifar", "own_network", "small_network")
@@ -29,13 +30,16 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONP
 # kept beside the environment, for the workers of this session and for the processes they start.
 spec = find_spec("torch")
 if sys.dont_write_bytecode and not (spec and spec.cached and Path(spec.cached).is_file()):
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(sys.prefix) / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # What takes longest comes first, so that no process still works on it when the others have ended.
 LONGEST = (
-    "test_ray_engine", "test_kernels", "test_faults", "test_scaffold", "test_cw", "test_autoattack", "test_verify",
-    "test_results", "test_drawn", "test_default_run", "test_bench", "test_wrong_plugins", "test_docs", "test_fill",
+    "test_ray_engine", "test_kernels", "test_faults", "test_results", "test_docs", "test_cw", "test_autoattack",
+    "test_scaffold", "test_verify", "test_drawn", "test_wrong_plugins", "test_default_run", "test_bench",
+    "test_runner_rows", "test_transfer", "test_findings", "test_report", "test_fuzz", "test_probes",
+    "test_every_attack", "test_every_rejector", "test_evaluate", "test_wheel",
 )  # fmt: skip
 
 
@@ -53,13 +57,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a GPU where there is none."""
-    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk() -> Iterator[None]:
+    """Do not wait for the disk after each file: that helps only when the power fails, and takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Keep PyTorch to one thread: on tiny tensors threads mostly wait for each other, beside other jobs for long."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -67,14 +84,18 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def patterns() -> Batch:
+def patterns() -> "Batch":
     """A hundred images: four patterns, one a class, under noise that leaves some of them hard."""
+    from rrbench.testing import problem
+
     return problem.patterns()
 
 
 @pytest.fixture(scope="session")
-def build_network() -> Callable[[Rejector], nn.Module]:
+def build_network() -> "Callable[[Rejector], nn.Module]":
     """Build networks in eval mode that classify the patterns, alike but for the head that the rejector asks for."""
+    from rrbench.testing import problem
+
     return problem.build_network
 
 

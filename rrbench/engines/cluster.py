@@ -149,7 +149,7 @@ class Dispatch:
                 yield self._close(position, is_done=False)
             self._hire()
             self._assign()
-            ready, _ = ray.wait(list(self.busy), num_returns=len(self.busy), timeout=POLL)
+            ready, _ = ray.wait(list(self.busy), timeout=POLL)  # until one is done: its worker gets the next unit
             finished = [unit for awaited in ready if (unit := self._collect(awaited)) is not None]
             for line in ray.get(self.mailbox.take.remote()):
                 self.materials.report.line(line)

@@ -113,23 +113,26 @@ def deployed(clean: CleanScores, certainty: Floats, correct: Booleans) -> Deploy
     accepted, stays = accepted_by(clean, certainty), accepted_by(clean, clean.certainty)
     if accepted is None or stays is None:
         return None
-    acc, *others = (
-        float(each) for each in _shares(accepted, correct, stays & clean.correct, np.ones(certainty.size, np.int32))
-    )
+    fates = _fates(accepted, correct, stays & clean.correct)
+    acc, *others = (float(each) for each in _shares(fates.sum(axis=-1), certainty.size))
     return Deployed(None if np.isnan(acc) else acc, *others)
 
 
-def _shares(accepted: Booleans, correct: Booleans, answered: Booleans, counts: Integers) -> NDArray[np.float64]:
-    """Return the numbers of `Deployed`; `counts` weights inputs, `answered` marks those right and accepted when clean.
+def _fates(accepted: Booleans, correct: Booleans, answered: Booleans) -> Booleans:
+    """Mark each input that is right and accepted, accepted, robust, joint; `answered`: right and accepted when clean.
 
-    The last axis is over inputs; the axis of draws may come before it.
+    The axis of these four comes first.
     """
     robust = ~accepted | correct
-    kept, total = (counts * accepted).sum(-1), counts.sum(-1)
+    return np.stack([accepted & correct, accepted, robust, robust & answered])
+
+
+def _shares(sums: Floats | Integers, total: int) -> NDArray[np.float64]:
+    """Return the numbers of `Deployed` from how many of `total` inputs have each fate."""
+    right, kept, robust, joint = sums
     with np.errstate(invalid="ignore"):  # NaN if nothing is kept
-        acc = (counts * (accepted & correct)).sum(-1) / kept
-    shares = (kept, (counts * robust).sum(-1), (counts * (robust & answered)).sum(-1))
-    return 100 * np.stack([acc, *(share / total for share in shares)])
+        acc = right / kept
+    return 100 * np.stack([acc, *(part / total for part in (kept, robust, joint))])
 
 
 def deployed_draws(
@@ -142,26 +145,39 @@ def deployed_draws(
     """
     cuts = _Cuts(clean, certainty)
     apart = _apart_draws(clean, resamples, seed)
+    members = (clean.folds[:, None] == np.arange(FOLDS)).astype(np.float64)
+
+    def fates(limits: Floats, chosen: NDArray[np.intp] | slice) -> Booleans:
+        accepted, stays = cuts.attacked[chosen] > limits, cuts.clean[chosen] > limits
+        return _fates(accepted, correct[chosen], stays & clean.correct[chosen])
 
     def work(first: int, examples: Integers) -> NDArray[np.float64]:
         counts = _counts(examples, certainty.size)
-        limits = cuts.limits(counts if apart is None else apart[first : first + len(examples)], clean.folds)
-        accepted, stays = cuts.attacked > limits, cuts.clean > limits
-        found = _shares(accepted, correct, stays & clean.correct, counts)
-        found[:, ((limits == np.inf) & (counts > 0)).any(axis=1)] = np.nan
+        limits = cuts.limits(counts if apart is None else apart[first : first + len(examples)])
+        # The thresholds of all draws are near each other. So most inputs have one fate in all draws, and one product
+        # counts them; only the others are judged draw by draw.
+        lowest, highest = limits.min(axis=0)[clean.folds], limits.max(axis=0)[clean.folds]
+        is_open = np.zeros(certainty.size, np.bool_)
+        for places in (cuts.attacked, cuts.clean):
+            is_open |= (places > lowest) & (places <= highest)
+        settled, unsettled = fates(highest, slice(None)) & ~is_open, np.flatnonzero(is_open)
+        sums = settled.astype(np.float64) @ counts.T
+        sums += (fates(limits[:, clean.folds[unsettled]], unsettled) * counts[:, unsettled]).sum(axis=-1)
+        found = _shares(sums, certainty.size)
+        found[:, ((limits == np.inf) & (counts @ members > 0)).any(axis=1)] = np.nan
         return found
 
     drawn = np.concatenate([np.empty((4, 0)), *numbered_draws(work, certainty.size, resamples, seed)], axis=1)
     return dict(zip(Deployed._fields, drawn, strict=True))
 
 
-def _counts(examples: Integers, size: int) -> NDArray[np.int32]:
-    """Return how often each draw contains each input."""
+def _counts(examples: Integers, size: int) -> NDArray[np.float64]:
+    """Return how often each draw contains each input; as floats, whose products are fast and here exact."""
     places = examples + size * np.arange(len(examples))[:, None]
-    return np.bincount(places.ravel(), minlength=size * len(examples)).reshape(-1, size).astype(np.int32)
+    return np.bincount(places.ravel(), minlength=size * len(examples)).reshape(-1, size).astype(np.float64)
 
 
-def _apart_draws(clean: CleanScores, resamples: int, seed: int) -> Integers | None:
+def _apart_draws(clean: CleanScores, resamples: int, seed: int) -> NDArray[np.float64] | None:
     """Return how often each draw contains each input kept apart; None if they fix no threshold."""
     size = clean.apart_certainty.size
     if not size or clean.own_threshold is not None:
@@ -189,21 +205,28 @@ class _Cuts:
         self.attacked, self.clean = (
             np.searchsorted(ordered, each.astype(np.float64), side="right") for each in (certainty, clean.certainty)
         )
-        self.folds = None if is_apart or self.own is not None else clean.folds[self.order]
+        self.is_right = right.astype(np.float64)
+        self.folds = None if is_apart or self.own is not None else clean.folds
 
-    def limits(self, counts: Integers, folds: Integers) -> NDArray[np.float64]:
-        """Return the position of each input's threshold in each draw; infinity if it has none."""
+    def limits(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the position of each fold's threshold in each draw; infinity if it has none."""
         if self.own is not None:
-            return np.zeros((len(counts), folds.size))
-        drawn = counts[:, self.order]
+            return np.zeros((len(counts), FOLDS))
         if self.folds is None:
-            return np.repeat(_positions(drawn)[:, None], folds.size, axis=1)
-        return np.stack([_positions(drawn * (self.folds != fold)) for fold in range(FOLDS)], axis=1)[:, folds]
+            return np.repeat(self._positions(counts, self.is_right)[:, None], FOLDS, axis=1)
+        others = [self.is_right * (self.folds != fold) for fold in range(FOLDS)]
+        return np.stack([self._positions(counts, fixing) for fixing in others], axis=1)
 
+    def _positions(self, counts: NDArray[np.float64], fixing: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the threshold's position in the list, by the quantile rule; `fixing`: 1 for each input that fixes it.
 
-def _positions(counts: Integers) -> NDArray[np.float64]:
-    """Return the threshold's position among ordered scores, by the quantile rule; `counts`: draws of each score."""
-    below = counts.cumsum(axis=1, dtype=np.int32)
-    total = below[:, -1] if below.shape[1] else np.zeros(len(counts), np.int32)
-    at = (below <= total[:, None] * 5 // 100).sum(axis=1)
-    return np.where(total > 0, at, np.inf)
+        `counts` says how often each draw contains each input.
+        """
+        total = counts @ fixing
+        rejected = total * 5 // 100
+        # The threshold is at a twentieth of the list: look beyond its first eighth only if need be.
+        for listed in (self.order[: self.order.size // 8], self.order):
+            below = (counts[:, listed] * fixing[listed]).cumsum(axis=1)
+            if listed.size and (below[:, -1] > rejected).all():
+                break
+        return np.where(total > 0, (below <= rejected[:, None]).sum(axis=1), np.inf)

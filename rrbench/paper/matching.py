@@ -15,7 +15,7 @@ from rrbench.names import parse, show
 from rrbench.numbers import read_fraction
 from rrbench.paper.wanted import Wanted
 from rrbench.plugins.catalogue import plugin_name, plugins
-from rrbench.plugins.config import Config, load_preset
+from rrbench.plugins.config import load_preset
 from rrbench.rows.currency import is_current
 from rrbench.rows.row import ResultRow, order
 
@@ -84,7 +84,7 @@ def has_settings(row: ResultRow, wanted: Wanted) -> bool:
 @cache
 def _recipe(wanted: Wanted) -> Settings:
     """Return the recipe of the wanted checkpoint: a shortened training does not match."""
-    recipe = _config(wanted.preset).recipe(wanted.home)
+    recipe = load_preset(wanted.preset).recipe(wanted.home)
     return {field.name: _typed(getattr(recipe, field.name)) for field in fields(recipe)}
 
 
@@ -122,16 +122,11 @@ def _defaults(kind: str, name: str) -> Settings:
 
 
 @cache
-def _config(preset: str) -> Config:
-    return load_preset(preset)
-
-
-@cache
 def expected_settings(kind: str, wanted: Wanted) -> tuple[str, Settings]:
     """Return a wanted plugin's name and all settings; later ones win: class, data set's step, preset, the text."""
     text = str(getattr(wanted, kind))
     dataset = parse(wanted.dataset).name if kind == "attack" else wanted.home
-    config, name = _config(wanted.preset), plugin_name(kind, text)
+    config, name = load_preset(wanted.preset), plugin_name(kind, text)
     settings = dict(_defaults(kind, name))
     step = config.step(dataset, wanted.norm) if kind == "attack" and wanted.norm else None
     if "step" in settings and step is not None:

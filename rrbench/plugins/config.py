@@ -8,6 +8,7 @@ import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -146,8 +147,9 @@ def preset_names() -> list[str]:
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+@cache
 def load_preset(name: str) -> Config:
-    """Read a preset of the package by name."""
+    """Read a preset of the package by name, once; nobody changes its values."""
     if name not in preset_names():
         raise unknown("preset", name, preset_names())
     text = (resources.files("rrbench.plugins") / "presets" / f"{name}.toml").read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint
 from rrbench.names import long_form, parse, resolve, settings_of
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
-from rrbench.plugins.config import Config, load_preset, preset_names
+from rrbench.plugins.config import load_preset, preset_names
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build, choose, expand, plain_rejector, restore, table
 from rrbench.plugins.revisions import installed, write
@@ -215,7 +214,7 @@ def of_preset(record: CellRecord) -> str:
     row, cell = record.row, record.cell
     if row.preset not in preset_names():
         return f"preset {row.preset} is not known here"
-    config = _preset(row.preset)
+    config = load_preset(row.preset)
     step = {"step": config.step(cell["dataset"][0], row.norm)} if row.norm else {}
     for kind, home, extra in (("attack", cell["dataset"][0], step), ("rejector", cell["trained_on"][0], {})):
         text = getattr(row, kind)
@@ -224,11 +223,6 @@ def of_preset(record: CellRecord) -> str:
         if identity(choose(kind, expand(kind, text), config, home, extra))[1] != cell[kind][1]:
             return f"preset {row.preset} does not give {text} its settings: measured with a --config, or not so"
     return ""
-
-
-@cache
-def _preset(name: str) -> Config:
-    return load_preset(name)
 
 
 def not_installed(record: CellRecord) -> str:

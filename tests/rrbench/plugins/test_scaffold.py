@@ -50,7 +50,7 @@ def ask(program: str, *arguments: str, path: Path, folder: Path) -> subprocess.C
 def test_new_packages_install_pass_their_own_tests_keep_the_contract_and_run(
     bench: Any, command: Any, tmp_path: Path
 ) -> None:
-    target, tests = tmp_path / "installed", []
+    target, packages = tmp_path / "installed", []
     for kind, name in (("rejector", IDEA), ("attack", PUSH)):
         answer = command("new", kind, name, "--folder", tmp_path)
         assert answer.code == 0
@@ -61,12 +61,13 @@ def test_new_packages_install_pass_their_own_tests_keep_the_contract_and_run(
             f"  rrbench run --{kind}s {name}",
             f"  python -m pytest {package}",
         ]
-        install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
-        subprocess.run([sys.executable, "-m", *install, "--target", str(target), str(package)], check=True, timeout=200)
-        tests.append(str(package / "tests"))
+        packages.append(str(package))
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
+    subprocess.run([sys.executable, "-m", *install, "--target", str(target), *packages], check=True, timeout=200)
     run = ["run", *bench.arguments(), "--limit", "20", "--attacks", f"{PUSH}(steps=2)"]
     run += ["--rejectors", f"{IDEA},{IDEA}(tau=2)"]
-    done = ask(TRIAL, ":".join(tests), IDEA, PUSH, *run, path=target, folder=tmp_path)
+    tests = ":".join(f"{package}/tests" for package in packages)
+    done = ask(TRIAL, tests, IDEA, PUSH, *run, path=target, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "28 passed" in done.stdout
     assert "11 checks, all kept" in done.stdout
