@@ -9,6 +9,7 @@ from published import CIFAR10, ROOT, rows, victims_at, worst_line
 from rrbench.figures.risk_coverage import at_its_boldest
 from rrbench.figures.scored import read_scored
 from rrbench.metrics.deployment import joint_where_kept
+from rrbench.paper.cells import cells_of
 from rrbench.rows.paired import paired_difference, scored_rows
 from rrbench.rows.row import ResultRow
 
@@ -128,6 +129,17 @@ def test_the_other_numbers_of_the_findings() -> None:
         f"leaves confidence {tpr95['confidence']} at TPR-95, PGD-10 leaves {weak['confidence'].acc_tpr95:.2f}",
     ):
         assert said in findings(), said
+
+
+def test_what_is_said_of_atro_and_of_effort_against_margin() -> None:
+    atro = {row.attack: row for row in rows() if row.rejector == "atro" and row.eps in ("", "8/255")}
+    clean, attacked = (f"{atro[name].acc_tpr95:.2f}" for name in ("clean", "pgd100x10"))
+    assert f"TPR-95 is {clean} on clean inputs and {attacked} under PGD-100x10" in findings()
+    printed = {cell.eps: cell.value for cell in cells_of("table2") if (cell.at, cell.metric) == ("atro", "acc_tpr95")}
+    assert f"the paper prints {printed['']} and {printed['8']}" in findings()
+    robust = {row.attack: row.deploy_robust or 0 for row in rows("cifar10-effort")}
+    doubled = [robust[f"apgd-reject{more}"] for more in ("(eta=1:10)", "100", "50x2")]
+    assert f"takes {robust['apgd-reject'] - min(doubled):.1f} points from margin at most" in findings()
 
 
 def test_what_is_below_never_rejecting_is_clearly_so() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rrbench.cli import bench, board, data, evaluate, figure, listing, report, run, table, train, verify
+from rrbench.cli import bench, board, data, evaluate, figure, join, listing, report, run, table, train, verify
 from rrbench.cli.authoring import check, new
 from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
 from rrbench.files import provenance
@@ -54,6 +54,7 @@ app.command("table")(table.table)
 app.command("figure")(figure.figure)
 app.command("report")(report.report)
 app.command("board")(board.board)
+app.command("join")(join.join)
 app.command("list")(listing.show)
 app.command("verify")(verify.verify)
 app.command("bench")(bench.bench)

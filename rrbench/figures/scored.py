@@ -50,6 +50,14 @@ class Scored:
         return read_scores(self.store.root, self.record.files)
 
     @property
+    def whole_scores(self) -> Scores:
+        """The per-example results of a cell that has the logits of all its inputs."""
+        if len(self.scores.logits) < len(self.scores.ids):
+            what = f"{self.row.trained_as} {self.row.rejector} {self.row.attack}"
+            raise UseError(f"{self.store.root} has no logits of all inputs of {what}: measure it again elsewhere")
+        return self.scores
+
+    @property
     def images(self) -> NDArray[np.float32]:
         """The first attacked images."""
         return read_images(self.store.root, self.record.files)

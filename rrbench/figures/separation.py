@@ -62,7 +62,7 @@ def figure6(request: PaperRequest) -> Figure:
 
 def coupled_at(cell: Scored, log2_tau: float) -> CoupledScores:
     """Compute the plotted values of a cell."""
-    scores = cell.scores
+    scores = cell.whole_scores
     if scores.head.shape[1] != 1:
         raise UseError(f"the scores of {cell.row.trained_as} {cell.row.rejector} hold no output of RR's head")
     return couple(scores.labels, scores.logits, scores.head, 2.0**log2_tau)

@@ -31,7 +31,7 @@ class Sweep(NamedTuple):
 def figure5(request: PaperRequest) -> Figure:
     """Draw TPR-95 (left) and mean scores on right and wrong inputs (right) against the temperature."""
     (cell,) = request.find(NEED)
-    labels, logits = cell.scores.labels, cell.scores.logits
+    labels, logits = cell.whole_scores.labels, cell.whole_scores.logits
     confidence = sweep(labels, logits, logits.argmax(axis=1), cell.tpr_rule)
     true_confidence = sweep(labels, logits, labels, cell.tpr_rule)
     with styled():

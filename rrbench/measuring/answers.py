@@ -89,6 +89,14 @@ def _short(said: Arrays) -> Arrays:
     return first | dict(zip(OF_CLASS, classes_of(said["logits"]), strict=True))
 
 
+def without_logits(arrays: Arrays) -> Arrays:
+    """Return a stored attack with classes instead of all logits: its rows stay, a new rejector needs a new attack."""
+    if set(OF_CLASS) <= arrays.keys():
+        return arrays
+    outputs = {f"{prefix}{part}" for prefix in ("", "boldest_") for part in ("logits", "head")}
+    return {name: array for name, array in arrays.items() if name not in outputs} | _short(arrays)
+
+
 def _is_same(one: Outputs, other: Outputs) -> bool:
     return one is other or all(torch.equal(*parts) for parts in zip(one, other, strict=True))
 

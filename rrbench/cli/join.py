@@ -1,0 +1,37 @@
+"""`rrbench join`: brings the results of several work folders into one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rrbench.cli import options
+
+
+def join(
+    results: Annotated[list[Path], typer.Argument(help="Work folders to join; they stay as they are.")],
+    out: options.Out,
+    short: Annotated[
+        bool,
+        typer.Option(
+            "--short",
+            help="Leave out the logits of all inputs, the largest part: rows and curves stay, but a further rejector "
+            "needs the attack to be run again.",
+        ),
+    ] = False,
+) -> None:
+    """Bring the results of several work folders, from one machine or many, into one folder.
+
+    A cell that the folder has already stays as it is. A cell whose files are missing or changed is named and left out.
+
+    Example: rrbench join here from-the-cluster --out all
+    """
+    from rrbench.measuring.joining import join as join_folders
+    from rrbench.progress import reporter
+
+    joined = join_folders([options.results_at(path) for path in results], out, reporter(), is_short=short)
+    for path in joined.harmed:
+        print(f"left out, its files are missing or changed: {path}")
+    print(f"{out}: {joined.added} cells added, {joined.there} were there already, {len(joined.harmed)} left out")
+    if joined.harmed:
+        raise typer.Exit(1)
