@@ -1,5 +1,6 @@
 """CW in l2, of rrbench and of foolbox, on the same images: how fast, how often it ends wrong, and how far away."""
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,8 +15,9 @@ from rrbench.compute.devices import Precision, tf32
 from rrbench.protocols import Batch, Budget
 
 IMAGES = 200  # unless the user says how many
-# Of all implementations; foolbox says initial_const, stepsize, steps and binary_search_steps. The confidence is 0.
-C0, LEARNING_RATE, STEPS, SEARCHES = 1.0, 0.1, 100, 5
+# Of all implementations; foolbox says initial_const, steps and binary_search_steps. The confidence is 0.
+C0, STEPS, SEARCHES = 1.0, 100, 5
+FASTEST, STEP = 0.1, 0.8  # the largest learning rate; and the l2 length of a step, which sets the rate of larger images
 # Two implementations agree if no more than these shares lie between them: of the images, in who ends wrong, and of the
 # mean distance. Not 0: they stop by different rules, and rounding decides at the border, where the answers lie.
 IMAGES_APART, DISTANCE_APART = 0.01, 0.02
@@ -69,11 +71,16 @@ def _runs(arena: Arena, part: Batch, peers: frozenset[str]) -> Iterator[tuple[st
             yield "foolbox in fp32", "fp32", _foolbox(arena, part, is_exact=True)
 
 
+def learning_rate(images: Tensor) -> float:
+    """Return the rate for images of this size: Adam moves every pixel by it, so more pixels make a longer step."""
+    return min(FASTEST, STEP / math.sqrt(images[0].numel()))
+
+
 def _ours(arena: Arena, part: Batch, precision: Precision) -> Run:
     short_back = arena.measured.precision != "fp32"  # as in a run
 
     def run(steps: int, searches: int) -> Run:
-        settings = f"c0={C0},learning_rate={LEARNING_RATE},steps={steps},searches={searches},stop=image"
+        settings = f"c0={C0},learning_rate={learning_rate(part.images)},steps={steps},searches={searches},stop=image"
         return arena.ours(f"cw-l2(normal,{settings})", part, precision, short_back=short_back, is_warmed=False)
 
     run(2, 1)  # not timed: it compiles kernels
@@ -85,7 +92,11 @@ def _foolbox(arena: Arena, part: Batch, *, is_exact: bool) -> Run:
 
     def run(steps: int, searches: int) -> Run:
         attack = L2CarliniWagnerAttack(
-            initial_const=C0, stepsize=LEARNING_RATE, steps=steps, binary_search_steps=searches, confidence=0
+            initial_const=C0,
+            stepsize=learning_rate(part.images),
+            steps=steps,
+            binary_search_steps=searches,
+            confidence=0,
         )
 
         def move(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ def test_equally_many_successes_on_other_images_are_no_agreement() -> None:
 def test_black_which_foolbox_answers_if_it_finds_nothing_is_no_success(
     arena: Arena, short: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cw, "LEARNING_RATE", 1e-6)  # nobody gets anywhere
+    monkeypatch.setattr(cw, "FASTEST", 1e-6)  # nobody gets anywhere
     lines, (said,) = measured(arena, count=3)
     assert (Line()(torch.zeros(1, 1, 2, 2)).logits.argmax(1) != arena.measured.test().labels[:3]).all()
     assert [(each.what, each.success) for each in lines] == [("cw-l2 of 3", 0.0)] * 2
@@ -173,6 +173,13 @@ def test_in_short_precision_the_search_in_float32_stands_beside_it_and_foolbox_i
         "rrbench and foolbox in fp32",
     ]
     assert all(each.l2_distance == pytest.approx(NEAREST, rel=0.02) for each in lines)
+
+
+def test_a_step_is_equally_long_for_digits_and_for_cifar() -> None:
+    digits, cifar = torch.zeros(2, 1, 8, 8), torch.zeros(2, 3, 32, 32)
+    assert cw.learning_rate(digits) == pytest.approx(0.1)
+    assert cw.learning_rate(cifar) * 3072**0.5 == pytest.approx(cw.learning_rate(digits) * 64**0.5)
+    assert cw.learning_rate(torch.zeros(2, 1, 2, 2)) == 0.1  # not faster than where foolbox and ours agree
 
 
 def test_on_a_cpu_nobody_is_in_tf32() -> None:
