@@ -1,6 +1,6 @@
 """Estimates the cost of a plan before it runs: gradient evaluations, and time on this device."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rrbench.compute.devices import describe
@@ -61,11 +61,11 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         key = attack_key(told)
         state = "done" if cell not in left else "shared" if key in seen else "to be run"
         is_stored = has_answers(materials.store, key)
-        moving = costly.get(cell) if state == "to be run" else None
-        gradients = attack_gradients(moving) if moving else 0
+        moving = costly.get(cell, []) if state == "to be run" else []
+        gradients = sum(map(attack_gradients, moving))
         seen.add(key)
         total += gradients
-        seconds += rates[cell.training.network.name].seconds(moving) if moving else 0.0
+        seconds += sum(map(rates[cell.training.network.name].seconds, moving))
         lines.append(
             [
                 f"{cell.training.trained_as} {cell.rejector}",
@@ -87,24 +87,33 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     )
 
 
-def costly_cells(cells: Sequence[Cell], materials: Materials) -> dict[Cell, Cell]:
-    """Map each cell to the cell whose attack must run for it: the same cell, or a transfer's cell on the other network.
+def costly_cells(cells: Sequence[Cell], materials: Materials) -> dict[Cell, list[Cell]]:
+    """Map each cell to the cells whose attacks must run for it.
 
-    Cells keep their order. A cell is left out if its attack is stored or already runs for an earlier cell.
+    These are the cell itself or, for a transfer, the cell on the other network; for an ensemble also its members that
+    are neither stored nor among `cells`. A cell is left out if its attack is stored or runs for an earlier cell.
     """
-    found, begun = dict[Cell, Cell](), set[str]()
-    for cell, told in zip(cells, materials.described(cells), strict=True):
-        key, moving = attack_key(told), cell
+    found, keys = dict[Cell, list[Cell]](), list(map(attack_key, materials.described(cells)))
+    planned, begun = frozenset(keys), set[str]()
+    for cell, key in zip(cells, keys, strict=True):
+        moving = [cell]
         is_there = key in begun or has_answers(materials.store, key)
         if cell.moved_on is not None and not is_there:
             begun.add(key)
-            moving = cell.member(*cell.members)
-            key = materials.attack_key(moving)
+            moving = [cell.member(*cell.members)]
+            key = materials.attack_key(*moving)
             is_there = key in begun or has_answers(materials.store, key, with_images=True)
         if not is_there:
             begun.add(key)
-            found[cell] = moving
+            members = [] if cell.moved_on else [cell.member(choice) for choice in cell.members]
+            found[cell] = moving + [member for member in members if not _is_at_hand(member, planned, materials)]
     return found
+
+
+def _is_at_hand(member: Cell, planned: Collection[str], materials: Materials) -> bool:
+    """Tell whether an ensemble need not run this member itself."""
+    key = materials.attack_key(member)
+    return key in planned or has_answers(materials.store, key, with_images=True)
 
 
 def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[str]:
@@ -121,11 +130,10 @@ def seconds_of(units: Sequence[Unit], materials: Materials) -> list[float]:
     return [_seconds(unit, rates[unit.training.network.name], costly) for unit in units]
 
 
-def _seconds(unit: Unit, rates: Rates, costly: Mapping[Cell, Cell]) -> float:
+def _seconds(unit: Unit, rates: Rates, costly: Mapping[Cell, Sequence[Cell]]) -> float:
     if unit.is_training:
         return training_gradients(unit.training) / rates.training
-    moving = costly.get(unit.cells[0])
-    return rates.seconds(moving) if moving else 0.0
+    return sum(map(rates.seconds, costly.get(unit.cells[0], ())))
 
 
 def training_gradients(training: Training) -> int:

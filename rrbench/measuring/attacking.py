@@ -82,10 +82,15 @@ class Attacks:
         # An attack that ignores the rejector must not fail because a rejector cannot be fitted.
         blind = Victim(measured.network, build(Rejector, cell.rejector))
         victim = self.at_hand.victim(opened, cell) if attack.is_adaptive else blind
-        gradients = attack.gradients_per_image(measured.outputs("test").logits.shape[1])
+        stored = {choice: self._stored_member(cell, choice) for choice in cell.members}
+        to_run = [attack, *(build(Attack, choice) for choice, member in stored.items() if member is None)]
+        classes = measured.outputs("test").logits.shape[1]
+        gradients = sum(each.gradients_per_image(classes) for each in to_run)
+        members = [
+            (str(choice), member or fresh_member(choice, cell.area, cell.seed)) for choice, member in stored.items()
+        ]
         task = f"{cell.label} ({gradients} gradients an image)"
         with self.materials.report.task(task, measured.test().size) as advance:
-            members = [(str(choice), self._member(cell, choice)) for choice in cell.members]
             return run_attack(measured, victim, attack, cell.attack.name, cell.area, cell.seed, advance, members)
 
     def _moved_elsewhere(self, cell: Cell) -> Attacked:
@@ -101,15 +106,15 @@ class Attacks:
                 found = self._save(key, attacked, with_features=False, with_images=True)
         return found.attacked
 
-    def _member(self, cell: Cell, choice: Choice) -> Member:
-        """Return a member of an ensemble: its stored answers if there are any, else the attack itself."""
+    def _stored_member(self, cell: Cell, choice: Choice) -> Member | None:
+        """Return a member of an ensemble that gives its stored answers; None if the attack itself must run."""
         materials = self.materials
         stored = self._load(materials.attack_key(cell.member(choice)), with_features=False, with_images=True)
         ids = materials.first(cell.dataset, "test", cell.limit).ids.tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
         # If several inputs share an id, as corruptions of one image do, an id does not tell the answer.
         if stored is None or len(position) < len(ids):
-            return fresh_member(choice, cell.area, cell.seed)
+            return None
 
         def found(victim: Victim, batch: Batch) -> Moved:
             rows = torch.tensor([position[identifier] for identifier in batch.ids.tolist()], device=materials.device)

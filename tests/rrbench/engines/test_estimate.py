@@ -94,6 +94,42 @@ def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner)
     assert round(183_240 / rates.training + 3_600 / rates.attack) == 35
 
 
+def gradients_shown(planned: Plan, runner: Runner) -> dict[str, int]:
+    """Return the gradients of each line that is no checkpoint and not clean, by `rejector attack`."""
+    lines = [line.split() for line in describe_plan(planned, runner).splitlines() if line.startswith("pgd-at ")]
+    return {f"{line[1]} {line[2]}": int(line[-4].replace(",", "")) for line in lines if "to be run" in " ".join(line)}
+
+
+def test_a_worst_case_costs_what_its_members_cost_unless_they_have_rows_of_their_own(runner: Runner) -> None:
+    alone = plan(["confidence", "energy"], ["worst-case"])
+    worst = [cell for cell in alone.cells if str(cell.attack) == "worst-case"]
+    cost = sum(attack_gradients(worst[0].member(choice)) for choice in worst[0].members)
+    assert cost > 360 * 1000, "AutoAttack and PGD-100 are among them"
+    shown = gradients_shown(alone, runner)
+    # Members run inside a worst case are not stored, so both rejectors pay.
+    assert {name: shown[name] for name in shown if "worst" in name} == {
+        "confidence worst-case": cost,
+        "energy worst-case": cost,
+    }
+    both = gradients_shown(plan(["confidence"], ["worst-case", "pgd100"]), runner)
+    assert both["confidence pgd100"] == 360 * 100
+    assert both["confidence worst-case"] == cost - 360 * 100
+    every = gradients_shown(plan(["confidence"], ["worst-case", *map(str, worst[0].members)]), runner)
+    assert every["confidence worst-case"] == 0
+    assert sum(every.values()) == cost
+
+
+def test_the_cost_of_a_worst_case_is_what_its_row_measures(bench: Any, tmp_path: Path) -> None:
+    config = tmp_path / "few.toml"
+    few = '[run]\nall_attacks = ["pgd3", "selective-pgd5", "worst-case"]\n'
+    config.write_text(f"{bench.config.read_text()}\n{few}")
+    job = bench.prepare("confidence", "worst-case", config=config)
+    shown = gradients_shown(job.plan, job.runner)["confidence worst-case"]
+    (row,) = [row for row in bench.measure("confidence", "worst-case", config=config) if row.attack == "worst-case"]
+    assert shown == (row.gradients or 0) * 60 == 60 * (3 + 5)
+    assert "pgd-at confidence worst-case linf:3/20 (8 gradients an image)" in bench.report.tasks
+
+
 def test_an_attack_without_a_budget_takes_its_time_in_float32_unless_it_certifies_its_answers() -> None:
     rates = Rates(attack=1000.0, training=1.0, exact=10.0)
     planned = plan(["rr"], ["pgd10", "cw-l2(steps=5,searches=2)", "over-reject(steps=5,searches=2)"], limit=20)
