@@ -76,7 +76,7 @@ FORMATS = {
     "share_of_peak": "{:.3f}",
     "seconds": "{:.3f}",
     "peak_memory_gib": "{:.2f}",
-    "images_per_second": "{:.1f}",
+    "images_per_second": "{:.2f}",
     "success": "{:.4f}",
     "l2_distance": "{:.4f}",
 }
