@@ -27,7 +27,7 @@ from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 
 STEPS = 20
 SMALL, LARGE = 128, 1000  # batches of the others: the authors' own size, and one that suits a GPU
-PACKAGE_BATCH = 500  # of AutoAttack's package
+PACKAGE_BATCH = PACKAGE_IMAGES = 500  # of AutoAttack's package
 PEERS = {"foolbox": "foolbox", "torchattacks": "torchattacks", "autoattack": "pyautoattack"}  # {peer: its package}
 
 Loop = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (logits, images, labels) -> moved images
@@ -36,6 +36,12 @@ Loop = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (logits, images, labels)
 def installed() -> frozenset[str]:
     """Return the peers whose packages are installed."""
     return frozenset(name for name, package in PEERS.items() if find_spec(package) is not None)
+
+
+def usual_precision(device: torch.device) -> Precision:
+    """Return the precision of convolutions if nobody chooses one: unlike on a CPU, PyTorch uses tf32 on a GPU."""
+    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "tf32" if has_tf32 and torch.backends.cudnn.allow_tf32 else "fp32"
 
 
 class Logits(nn.Module):
@@ -138,8 +144,9 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
         loops += [("foolbox", _foolbox(eps, step), size) for size in (SMALL, LARGE)]
     if "torchattacks" in peers:
         loops += [("torchattacks", _torchattacks(eps, step), size) for size in (SMALL, LARGE)]
+    usual = usual_precision(arena.measured.device)
     for name, loop, size in loops:
-        yield arena.line(what, name, "fp32", test, arena.theirs(loop, test, size), STEPS)
+        yield arena.line(what, name, usual, test, arena.theirs(loop, test, size), STEPS)
     if exact is not None:
         yield _agreement(arena, test, ours, exact)
 
@@ -195,11 +202,17 @@ def _foolbox(eps: float, step: float) -> Loop:
     attack = foolbox.attacks.LinfPGD(abs_stepsize=step, steps=STEPS, random_start=True)
 
     def run(logits: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        model = foolbox.models.pytorch.PyTorchModel(logits, bounds=(0, 1), device=images.device)
-        moved: Tensor = attack(model, images, labels, epsilons=eps)[1]
+        moved: Tensor = attack(foolbox_model(logits, images), images, labels, epsilons=eps)[1]
         return moved
 
     return run
+
+
+def foolbox_model(logits: nn.Module, images: Tensor) -> Any:
+    """Return a network as foolbox wants it, on the images' device."""
+    import foolbox
+
+    return foolbox.models.pytorch.PyTorchModel(logits, bounds=(0, 1), device=images.device)
 
 
 def _torchattacks(eps: float, step: float) -> Loop:
@@ -224,7 +237,8 @@ def autoattack(arena: Arena, peers: frozenset[str], count: int) -> Iterator[Meas
         yield replace(first, seconds=None, peak_memory_gib=None)
         package = arena.theirs(_package(arena), part, PACKAGE_BATCH, is_warmed=False)
         faster = (package.seconds / part.size) / (ours.seconds / test.size)
-        yield replace(arena.line(what, "pyautoattack", "fp32", part, package, None), ratio=faster)
+        usual = usual_precision(arena.measured.device)
+        yield replace(arena.line(what, "pyautoattack", usual, part, package, None), ratio=faster)
 
 
 def _package(arena: Arena) -> Loop:

@@ -8,6 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rrbench.api import Job
 from rrbench.bench import attacks
+from rrbench.bench.cw import IMAGES as CW_IMAGES
+from rrbench.bench.cw import cw
 from rrbench.bench.measurement import Measurement, timed
 from rrbench.bench.training import curve, training
 from rrbench.compute.devices import describe
@@ -16,25 +18,27 @@ from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
 
-PARTS = ("pgd", "training", "autoattack", "curve")
+PARTS = ("pgd", "training", "autoattack", "cw", "curve")
 SIDE = 8192  # of the square matrices whose product gives the GPU's own rate
 PRODUCTS = 20
 
 
-def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int) -> Iterator[Measurement | str]:
-    """Measure the parts asked for; a string is a remark for the reader."""
+def compare(job: Job, parts: Collection[str], peers: frozenset[str], count: int | None) -> Iterator[Measurement | str]:
+    """Measure the parts asked for, slow ones on `count` inputs; a string is a remark for the reader."""
     device = job.materials.device
     peak = matrix_rate(device)
     if peak:
         seconds = 2 * SIDE**3 / peak
         yield Measurement("matrix product", "torch", describe(device), SIDE, "bf16", share_of_peak=1.0, seconds=seconds)
-    arena = make_arena(job, peak) if {"pgd", "autoattack"} & set(parts) else None
+    arena = make_arena(job, peak) if {"pgd", "autoattack", "cw"} & set(parts) else None
     if arena and "pgd" in parts:
         yield from attacks.pgd(arena, peers)
     if "training" in parts:
         yield from training(job.materials, next(iter(job.plan.checkpoints())))
     if arena and "autoattack" in parts:
-        yield from attacks.autoattack(arena, peers, count)
+        yield from attacks.autoattack(arena, peers, count or attacks.PACKAGE_IMAGES)
+    if arena and "cw" in parts:
+        yield from cw(arena, peers, count or CW_IMAGES)
     if "curve" in parts:
         yield from curve(job.materials, next(iter(job.plan.checkpoints())))
 

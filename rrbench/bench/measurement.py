@@ -31,6 +31,9 @@ class Measurement:
     share_of_peak: float | None = None  # of the GPU's own rate of bf16 matrix products
     seconds: float | None = None
     peak_memory_gib: float | None = None
+    images_per_second: float | None = None
+    success: float | None = None  # share of images that end wrong, by a new pass in float32
+    l2_distance: float | None = None  # mean over those images; not squared, unlike the distance of a row
 
 
 def timed(work: Callable[[], Result], device: torch.device) -> tuple[Result, float, float | None]:
@@ -73,7 +76,19 @@ FORMATS = {
     "share_of_peak": "{:.3f}",
     "seconds": "{:.3f}",
     "peak_memory_gib": "{:.2f}",
+    "images_per_second": "{:.2f}",
+    "success": "{:.4f}",
+    "l2_distance": "{:.4f}",
 }
+HEADERS = {
+    "gradients_per_second": "gradients/s",
+    "robust_accuracy": "accuracy",
+    "share_of_peak": "of peak",
+    "seconds": "s",
+    "peak_memory_gib": "GiB",
+    "images_per_second": "images/s",
+    "l2_distance": "l2 distance",
+}  # on a screen; of other columns it is the name
 
 
 def to_csv(measurements: Sequence[Measurement]) -> str:
@@ -86,12 +101,11 @@ def to_csv(measurements: Sequence[Measurement]) -> str:
 
 
 def to_text(measurements: Sequence[Measurement]) -> str:
-    """Arrange the lines for a screen."""
-    header = ["what", "implementation", "batch", "precision", "gradients/s", "ratio", "accuracy", "of peak", "s", "GiB"]
-    lines = [
-        [text for name, text in zip(_names(), _texts(each), strict=True) if name != "device"] for each in measurements
-    ]
-    return render(header, lines, "text")
+    """Arrange the lines for a screen, without the device and without columns that are empty everywhere."""
+    columns = zip(_names(), *map(_texts, measurements), strict=True)
+    shown = [column for column in columns if column[0] != "device" and any(column[1:])]
+    header, *lines = map(list, zip(*shown, strict=True))
+    return render([HEADERS.get(name, name) for name in header], lines, "text")
 
 
 def _names() -> list[str]:

@@ -10,7 +10,7 @@ from rrbench.errors import UseError
 
 
 def bench(
-    parts: Annotated[str, typer.Option(help="Of pgd, training, autoattack, curve.")] = "pgd,training,autoattack",
+    parts: Annotated[str, typer.Option(help="Of pgd, training, autoattack, cw, curve.")] = "pgd,training,autoattack",
     peers: Annotated[
         str | None, typer.Option(help="Of foolbox, torchattacks, autoattack; by default all that are installed.")
     ] = None,
@@ -24,7 +24,9 @@ def bench(
     precision: options.Precision = "auto",
     zoo: Annotated[bool, typer.Option("--zoo", help="Use checkpoints of $RRBENCH_ZOO or results/zoo.")] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first N test inputs.")] = None,
-    count: Annotated[int, typer.Option(help="Test inputs that AutoAttack's own package gets: it is slow.")] = 500,
+    count: Annotated[
+        int | None, typer.Option(help="Test inputs of cw (by default 200) and of AutoAttack's own package (500).")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table here too, as CSV.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw gradients a second here: .png, .svg or .pdf.")] = None,
 ) -> None:
@@ -46,7 +48,7 @@ def bench(
     missing = sorted(rivals - installed())
     if missing:
         raise UseError(f"not installed: {', '.join(PEERS[name] for name in missing)}")
-    if count < 1:
+    if count is not None and count < 1:
         raise UseError(f"--count must be at least 1, not {count}")
     if plot is not None:
         from rrbench.figures.style import check_suffix

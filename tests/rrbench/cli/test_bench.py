@@ -28,7 +28,7 @@ from rrbench.training.train import Epoch
 
 COLUMNS = (
     "what,implementation,device,batch,precision,gradients_per_second,ratio,robust_accuracy,share_of_peak,seconds,"
-    "peak_memory_gib"
+    "peak_memory_gib,images_per_second,success,l2_distance"
 )
 LINES = [
     Measurement("pgd20", "rrbench", "a gpu", 5000, "bf16", 160_000.0, None, 45.0, 0.45, 1.25, 9.5),
@@ -51,7 +51,12 @@ def test_the_csv_has_the_promised_columns_and_reads_back() -> None:
     assert [row["ratio"] for row in read] == ["1.00", "8.00", "1.00", "4.50", "11.00", ""]
     assert read[1]["gradients_per_second"] == "20000"
     assert read[5]["robust_accuracy"] == ""
-    assert "foolbox" in to_text(LINES)
+
+
+def test_the_screen_shows_columns_that_say_something() -> None:
+    header, _, *lines = to_text(LINES).splitlines()
+    assert " ".join(header.split()) == ("what implementation batch precision gradients/s ratio accuracy of peak s GiB")
+    assert [line.split()[:2] for line in lines[:2]] == [["pgd20", "rrbench"], ["pgd20", "foolbox"]]
 
 
 def test_time_is_taken_of_the_work_alone() -> None:
@@ -222,8 +227,8 @@ def test_the_plot_draws_what_has_a_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--parts", "pgd,sprint"], "--parts takes pgd, training, autoattack, curve; not sprint"),
-        (["--parts", ","], "--parts takes pgd, training, autoattack, curve; not nothing"),
+        (["--parts", "pgd,sprint"], "--parts takes pgd, training, autoattack, cw, curve; not sprint"),
+        (["--parts", ","], "--parts takes pgd, training, autoattack, cw, curve; not nothing"),
         (["--count", "0"], "--count must be at least 1, not 0"),
         (["--plot", "speed.xyz"], "cannot draw speed.xyz: end the name in .pdf, .svg, .png"),
         (["--peers", "art"], "--peers takes foolbox, torchattacks, autoattack; not art"),
