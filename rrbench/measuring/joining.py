@@ -20,7 +20,7 @@ class Joined:
     """What became of the cells."""
 
     added: int = 0
-    there: int = 0  # measured in the target already; these stay as they are
+    there: int = 0  # in the target already; these stay as they are, but a measured cell replaces a failed one
     harmed: list[str] = dataclasses.field(default_factory=list)  # left out: their files are missing or changed
 
 
@@ -53,7 +53,8 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
 def _join_cell(store: Store, record: CellRecord, copier: "_Copier", joined: Joined, report: Report) -> None:
     out = copier.out
     with out.lock(f"attack-{record.attack}", report):  # a run may be writing the same cell
-        if out.measured(record.key) is not None:
+        is_failed = record.row.status != "ok"
+        if out.measured(record.key) is not None or (is_failed and out.cell(record.key) is not None):
             joined.there += 1
         elif store.harmed(record.key) or store.unsound(record):
             joined.harmed.append(f"{store.root / 'cells' / record.key}.json")

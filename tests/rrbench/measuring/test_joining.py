@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
 from rrbench.files.arrays import load_arrays, save_arrays
-from rrbench.measuring.joining import join
+from rrbench.measuring.joining import Joined, join
 from rrbench.measuring.store import Store
 from rrbench.progress import Silent
 from rrbench.rows.row import read_rows
@@ -128,6 +129,20 @@ def test_another_answer_of_the_same_attack_lies_beside_the_first(honest: Path, t
     assert join([other], tmp_path / "fresh", Silent()).added == 1
     fresh = Store(tmp_path / "fresh").cell(record.key)
     assert fresh == record
+
+
+def test_a_measured_cell_replaces_a_failed_one_and_never_the_other_way(honest: Path, tmp_path: Path) -> None:
+    failed, target = Store(tmp_path / "failed"), tmp_path / "target"
+    failed.prepare()
+    record, _ = Store(honest).cells()[0]
+    reason = replace(record, row=replace(record.row, status="failed", error="out of memory"), files={})
+    failed.save_cell(reason)
+    assert join([failed.root], target, Silent()).added == 1
+    assert join([failed.root], target, Silent()).there == 1
+    assert Store(target).cell(record.key) == reason
+    cells = len(Store(honest).cells())
+    assert join([honest, failed.root], target, Silent()) == Joined(added=cells, there=1)
+    assert Store(target).cell(record.key) == record
 
 
 @pytest.mark.parametrize(
