@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rrbench.compute.second_derivatives import FastSecondDerivatives
 from rrbench.networks.preact_resnet import ResidualBackbone
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def slope(network: nn.Module, images: Tensor, *, is_fast: bool) -> Tensor:
