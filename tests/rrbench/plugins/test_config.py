@@ -107,6 +107,10 @@ def test_settings_for_one_data_set_come_last() -> None:
     paper = load_preset("paper")
     assert paper.settings("rejector", "kd", "cifar100")["g"] == 1.0
     assert paper.settings("rejector", "lid", "cifar100") == {"k": 20}
+    for name in ("gda*", "gmm"):  # 500 images a class do not span 512 features
+        assert paper.settings("rejector", name, "cifar100") == {"inverse": "ridge"}
+        assert not paper.settings("rejector", name, "cifar10")
+        assert load_preset("official").settings("rejector", name, "cifar100") == {"inverse": "fp32"}
     assert paper.settings("rejector", "kd", "cifar10") == {}
     assert load_preset("official").settings("rejector", "kd", "cifar100")["g"] == 0.01
     assert paper.settings("network", "resnet18", "cifar10") == {}
@@ -156,7 +160,7 @@ def test_a_file_s_setting_for_all_data_sets_wins_over_every_one_of_the_preset_fo
         for kind in ("rejector", "framework", "attack"):
             for plugin, settings in section.get(kind, {}).items():
                 for key, value in settings.items():
-                    config = write(tmp_path, f"[{kind}.{plugin}]\n{key} = 77\n", name)
+                    config = write(tmp_path, f'[{kind}."{plugin}"]\n{key} = 77\n', name)
                     assert config.settings(kind, plugin, dataset) == {**settings, key: 77} != {**settings, key: value}
                     tried += 1
     assert tried > 20, "the presets say something about digits and CIFAR-100"
