@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rrbench.measuring.store import Store
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key
 from rrbench.progress import Silent
 from rrbench.rows.record import read_cell
-from rrbench.rows.scores import ATTACKS, CLEAN, DATA, OF_CLEAN, SCORES, file_in, read_scores
+from rrbench.rows.scores import ATTACKS, CLEAN, DATA, OF_CLASS, OF_CLEAN, SCORES, file_in, read_images, read_scores
 from rrbench.verifying.findings import Findings
 from rrbench.verifying.verify import Verifier, verify_folder
 
@@ -94,6 +95,30 @@ def forge_scores(path: Path, holder: str, change: Callable[[dict[str, Any]], obj
     scores = read_scores(folder, record.files)
     fitting = metrics_of(scores, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
     rewrite_cell(path, forge=True, **vars(fitting))
+
+
+def in_old_layout(folder: Path) -> None:
+    """Store a folder's arrays as older versions did: all of them, and in the types in which they were computed."""
+    for path in (folder / "cells").iterdir():
+        record = read_cell(path)[0]
+        scores, images = read_scores(folder, record.files), read_images(folder, record.files)
+        attack = load_arrays(folder / file_in(record.files, ATTACKS))
+        wide = {name: getattr(scores, name) for name in OF_CLASS if name in attack}
+        for holder, arrays in {
+            ATTACKS: {**attack, **wide, "images": images},
+            SCORES: {"certainty": scores.certainty, "boldest_certainty": scores.boldest_certainty},
+            CLEAN: scores.of_clean(),
+        }.items():
+            forge_arrays(folder, folder / file_in(record.files, holder), partial(_become, arrays))
+    for path in (folder / DATA).iterdir():
+        found = load_arrays(path)
+        arrays = {"ids": found["ids"], "labels": found["labels"].astype(np.int64)}
+        forge_arrays(folder, path, partial(_become, arrays))
+
+
+def _become(wanted: dict[str, Any], arrays: dict[str, Any]) -> None:
+    arrays.clear()
+    arrays.update(wanted)
 
 
 def rekey(path: Path, *, row: dict[str, Any] | None = None, **cell: Any) -> Path:

@@ -1,5 +1,6 @@
 """`rrbench join`: brings the results of several work folders into one."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,8 @@ def join(
         bool,
         typer.Option(
             "--short",
-            help="Leave out the logits of all inputs, the largest part: rows and curves stay, but a further rejector "
-            "needs the attack to be run again.",
+            help="Leave out the logits of all inputs, the largest part, and round scores to single precision: a "
+            "further rejector needs the attack to be run again, and some numbers of rows move by a trace.",
         ),
     ] = False,
 ) -> None:
@@ -27,11 +28,24 @@ def join(
     Example: rrbench join here from-the-cluster --out all
     """
     from rrbench.measuring.joining import join as join_folders
+    from rrbench.numbers import counted
     from rrbench.progress import reporter
 
     joined = join_folders([options.results_at(path) for path in results], out, reporter(), is_short=short)
     for path in joined.harmed:
         print(f"left out, its files are missing or changed: {path}")
+    if joined.rounded:
+        print(
+            f"{counted(joined.rounded, 'row')} computed again from scores in single precision: {_moves(joined.moved)}"
+        )
     print(f"{out}: {joined.added} cells added, {joined.there} were there already, {len(joined.harmed)} left out")
     if joined.harmed:
         raise typer.Exit(1)
+
+
+def _moves(moved: Mapping[str, Sequence[float]]) -> str:
+    """Say how many numbers moved, and by how much at most in each column."""
+    if not moved:
+        return "no number moved"
+    most = ", ".join(f"{name} {max(gaps):.2g}" for name, gaps in moved.items())
+    return f"{sum(map(len, moved.values()))} numbers moved, at most by: {most}"

@@ -17,10 +17,16 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def save_arrays(path: Path, arrays: Arrays, *, compress: bool = True) -> str:
     """Write named arrays as .npz and return the file's hash."""
+    content = packed(arrays, compress=compress)
+    write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def packed(arrays: Arrays, *, compress: bool = True) -> bytes:
+    """Return named arrays as the content of an .npz file."""
     buffer = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **cast(Any, arrays))
-    write_bytes(path, buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
+    return buffer.getvalue()
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:

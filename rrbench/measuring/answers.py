@@ -1,6 +1,7 @@
 """Stores an attack's answers on disk once for all rejectors: a rejector that is added later needs no new attack.
 
-attacks/<key>.npz         the network's outputs on the answers, and the first images; cells state the file's hash
+attacks/<key>.npz         the network's outputs on the answers, and the first images if any of them was moved; cells
+                          state the file's hash
 attacks/<key>.whole.npz   features and all images: while other work needs them, or where `--keep` asks for them
 
 An attack that serves only one rejector keeps less: the classes, their softmax, logits and head of the first images.
@@ -24,6 +25,7 @@ from rrbench.measuring.measured_network import to_numpy
 from rrbench.measuring.store import Store
 from rrbench.metrics.measures import classes_of
 from rrbench.protocols import Outputs
+from rrbench.rows.narrow import IMAGES, widened
 from rrbench.rows.scores import ATTACKS, OF_CLASS
 
 FACTS = ("seconds", "gradients", "forwards", "vanished")  # single numbers
@@ -59,12 +61,14 @@ def save_answers(
         "key": np.asarray(key),  # shows whether the file was renamed
         "lost": np.asarray(attacked.lost, dtype=np.str_),
         "is_still": to_numpy(attacked.is_still),
-        "images": to_numpy(attacked.images[:KEPT_IMAGES]),
     }
+    if not bool(attacked.is_still[:KEPT_IMAGES].all()):  # else data/ has them, once for all networks
+        arrays[IMAGES] = to_numpy(attacked.images[:KEPT_IMAGES])
     arrays |= said if is_shared else _short(said)
     if attacked.distances is not None and attacked.reached is not None:
         arrays |= {"distances": to_numpy(attacked.distances), "reached": to_numpy(attacked.reached)}
-    name, digest = store.add(ATTACKS, key, arrays, passing=("seconds",))
+    # An older version stored images that were not moved, too; `is_still` tells which were.
+    name, digest = store.add(ATTACKS, key, arrays, passing=("seconds", IMAGES))
     whole: Arrays = {} if is_shared else said
     if with_features:
         whole |= {"features": to_numpy(attacked.outputs.features)}
@@ -145,7 +149,7 @@ def has_answers(store: Store, key: str, *, with_images: bool = False) -> bool:
 def _stored(store: Store, key: str, wanted: Collection[str]) -> Iterator[tuple[str, str, Arrays, Arrays]]:
     """Return (name, hash, arrays, large arrays) of each file of an attack that has all wanted large arrays."""
     for name in _candidates(store, key):
-        arrays, digest = load_arrays(store.root / name), sha256(store.root / name)
+        arrays, digest = widened(load_arrays(store.root / name)), sha256(store.root / name)
         needed = {*wanted, "logits"} if set(OF_CLASS) <= arrays.keys() else set(wanted)
         whole = _whole(store.whole_path(key), digest) if needed else {}
         # Some published files lack costs (`vanished`) and boldest outputs: they serve only their own cells.
@@ -186,10 +190,12 @@ def _attacked(arrays: Arrays, whole: Arrays, device: torch.device) -> Attacked:
             return None
         return Outputs(logits.new_zeros(len(logits), 0) if features is None else features, logits, head)
 
-    found, images, is_still = outputs(""), tensor("images"), tensor("is_still")
-    if found is None or images is None or is_still is None:
-        raise KeyError("outputs, images or is_still")
-    boldest_images = tensor("boldest_images")
+    found, is_still = outputs(""), tensor("is_still")
+    if found is None or is_still is None:
+        raise KeyError("outputs or is_still")
+    images, boldest_images = tensor(IMAGES), tensor("boldest_images")
+    if images is None:  # none was moved, and who needs all images has asked for the large arrays
+        images = torch.empty(0, device=device)
     return Attacked(
         outputs=found,
         boldest=outputs("boldest_") or found,

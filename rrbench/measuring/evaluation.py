@@ -46,7 +46,7 @@ from rrbench.protocols import (
     Victim,
 )
 from rrbench.rows.row import ResultRow
-from rrbench.rows.scores import Scores
+from rrbench.rows.scores import Scores, where_wrong
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
@@ -233,11 +233,11 @@ def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: 
     test = measured.test()
     outputs = attacked.outputs
     certainty = certainties(victim.rejector, outputs, test.labels)
-    boldest = np.where(to_numpy(outputs.logits.argmax(1) != test.labels), certainty, -np.inf)
+    boldest = where_wrong(certainty, to_numpy(outputs.logits.argmax(1) == test.labels))
     if attacked.boldest is not outputs:
         bold = certainties(victim.rejector, attacked.boldest, test.labels)
-        is_wrong = to_numpy(attacked.boldest.logits.argmax(1) != test.labels)
-        boldest = np.maximum(boldest, np.where(is_wrong, bold, -np.inf))
+        is_right = to_numpy(attacked.boldest.logits.argmax(1) == test.labels)
+        boldest = np.maximum(boldest, where_wrong(bold, is_right))
     own = math.nan if clean.own_threshold is None else clean.own_threshold
     prediction, confidence = classes_of(to_numpy(outputs.logits))
     return Scores(
@@ -281,7 +281,7 @@ def distances_of(scores: Scores) -> Distances:
 
 
 def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
-    """Compute every metric from stored scores alone; `verify` calls this too."""
+    """Compute every metric from stored scores alone."""
     return measure(
         scores.correct,
         scores.confidence,
@@ -291,6 +291,12 @@ def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
         resamples=resamples,
         seed=derive(seed, "bootstrap"),
     )
+
+
+def columns_of(scores: Scores, rule: str, resamples: int, seed: int) -> dict[str, Any]:
+    """Compute every column of a row that follows from stored scores alone; `verify` calls this too."""
+    found = metrics_of(scores, rule, resamples, seed)
+    return {"n": len(scores.labels), **vars(found), **distances_of(scores)._asdict()}
 
 
 def begin_row(
@@ -346,12 +352,10 @@ def scores_and_columns(
     """Score an attack's answers; return the scores and the row's measured columns. `verify --rerun` compares both."""
     scores = score(measured, victim, attacked, clean)
     said = notes(measured, victim.rejector, attack, budget, attacked)
-    found = metrics_of(scores, metrics.tpr_rule, metrics.resamples, seed)
-    is_lacking = found.deploy_n is None and bool(clean.correct.any())
+    found = columns_of(scores, metrics.tpr_rule, metrics.resamples, seed)
+    is_lacking = found["deploy_n"] is None and bool(clean.correct.any())
     return scores, {
-        "n": len(scores.labels),
-        **vars(found),
-        **distances_of(scores)._asdict(),
+        **found,
         "note": "; ".join(filter(None, (said, NO_THRESHOLD if is_lacking else ""))),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
         "data_sha256": measured.data_sha256,

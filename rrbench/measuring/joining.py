@@ -1,18 +1,32 @@
-"""Joins work folders: the cells of several runs, made on one machine or on many, come into one folder."""
+"""Joins work folders: the cells of several runs, made on one machine or on many, come into one folder.
+
+Files of older versions become as small as new ones; no number changes by it. Short folders are smaller still.
+"""
 
 import dataclasses
+import hashlib
+import math
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from rrbench.errors import UseError
-from rrbench.files.arrays import load_arrays, save_arrays
-from rrbench.files.disk import replacing, sha256
+from rrbench.files.arrays import load_arrays, packed
+from rrbench.files.disk import replacing, sha256, write_bytes
 from rrbench.measuring.answers import without_logits
+from rrbench.measuring.evaluation import columns_of
 from rrbench.measuring.store import Store
 from rrbench.progress import Report
+from rrbench.rows.narrow import IMAGES, is_same, narrowed, widened
 from rrbench.rows.record import CellRecord
-from rrbench.rows.scores import ATTACKS
+from rrbench.rows.row import COLUMNS, ResultRow
+from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, Scores, file_in, read_images, read_scores
+
+Arrays = dict[str, NDArray[Any]]
 
 
 @dataclasses.dataclass
@@ -22,12 +36,23 @@ class Joined:
     added: int = 0
     there: int = 0  # in the target already; these stay as they are, but a measured cell replaces a failed one
     harmed: list[str] = dataclasses.field(default_factory=list)  # left out: their files are missing or changed
+    rounded: int = 0  # of the added: scores were rounded, and the row computed again
+    moved: dict[str, list[float]] = dataclasses.field(default_factory=dict)  # {column: by how much in each such row}
+
+    def note_rounded(self, before: ResultRow, after: ResultRow) -> None:
+        """Note which numbers of a row were moved by rounding its scores; a number that comes or goes moves by inf."""
+        self.rounded += 1
+        for name in COLUMNS:
+            old, new = getattr(before, name), getattr(after, name)
+            if old != new:
+                self.moved.setdefault(name, []).append(math.inf if old is None or new is None else abs(new - old))
 
 
 def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: bool = False) -> Joined:
     """Copy the cells of the sources, their files, checkpoints and runs into the target; the sources stay as they are.
 
-    `is_short`: attacks keep each input's class and its softmax instead of all logits: rows need no more.
+    `is_short`: attacks keep each input's class and its softmax instead of all logits: rows need no more. Certainties
+    and these softmax values are rounded to single precision, and rows are computed again from what is stored.
     """
     stores = [Store(source) for source in sources]
     for store in stores:
@@ -59,9 +84,11 @@ def _join_cell(store: Store, record: CellRecord, copier: "_Copier", joined: Join
         elif store.harmed(record.key) or store.unsound(record):
             joined.harmed.append(f"{store.root / 'cells' / record.key}.json")
         else:
-            files = dict(copier.copy(name, digest) for name, digest in record.files.items())
-            out.save_cell(dataclasses.replace(record, files=files))
+            copied = copier.copy(record)
+            out.save_cell(copied)
             joined.added += 1
+            if copied.row is not record.row:
+                joined.note_rounded(record.row, copied.row)
 
 
 class _Copier:
@@ -69,39 +96,92 @@ class _Copier:
 
     def __init__(self, out: Store, is_short: bool) -> None:
         self.out, self.is_short = out, is_short
-        self._copied: dict[str, tuple[str, str]] = {}  # of the present source: {name: (name, hash) in the target}
+        self._shared: dict[str, tuple[str, str]] = {}  # of the present source: {name: (name, hash) in the target}
+        self._images: dict[str, NDArray[Any]] = {}  # of the present source: the first images by the name of their data
 
     def begin(self, source: Store) -> None:
         """Go on with another source."""
         self.source = source
-        self._copied.clear()
+        self._shared.clear()
+        self._images = _clean_images(source)
 
-    def copy(self, name: str, digest: str) -> tuple[str, str]:
-        """Return the name and hash that a file has in the target."""
-        if name not in self._copied:
-            is_shortened = self.is_short and name.startswith(f"{ATTACKS}/")
-            self._copied[name] = self._shorten(name) if is_shortened else (self._place(name, digest), digest)
-        return self._copied[name]
+    def copy(self, record: CellRecord) -> CellRecord:
+        """Write the files of a cell and return its record in the target; a short one may have other numbers."""
+        try:
+            scores = read_scores(self.source.root, record.files)
+        except UseError:  # a failed cell, or one of an older version: `verify` names it there as here
+            return self._unchanged(record)
+        kept = scores.in_single() if self.is_short else scores
+        names = {folder: file_in(record.files, folder) for folder in (DATA, CLEAN, ATTACKS, SCORES)}
+        for folder in (DATA, ATTACKS):
+            if names[folder] not in self._shared:
+                arrays = self._data(names) if folder == DATA else self._attack(names, kept)
+                self._shared[names[folder]] = self._write(names[folder], arrays)
+        files = dict(
+            [
+                self._shared[names[DATA]],
+                self._write(names[CLEAN], kept.of_clean()),
+                self._shared[names[ATTACKS]],
+                self._write(names[SCORES], kept.of_cell()),
+            ]
+        )
+        row, cell = record.row, record.cell
+        if kept is not scores:
+            row = dataclasses.replace(row, **columns_of(kept, cell["tpr_rule"], cell["resamples"], row.seed))
+        return dataclasses.replace(record, files=files, row=row)
 
-    def _shorten(self, name: str) -> tuple[str, str]:
-        """Write an attack's file without all its logits."""
-        arrays = without_logits(load_arrays(self.source.root / name))
-        target = self.out.root / name
-        if target.exists():
-            key = Path(name).stem.partition("-")[0]
-            return self.out.add(ATTACKS, key, arrays, passing=("seconds",))
-        return name, save_arrays(target, arrays)
+    def _data(self, names: dict[str, str]) -> Arrays:
+        """Return ids and labels with the first images, which older versions stored with every clean attack."""
+        arrays = self._read(names[DATA])
+        found = self._images.get(names[DATA])
+        return arrays if IMAGES in arrays or found is None else {**arrays, IMAGES: found}
 
-    def _place(self, name: str, digest: str) -> str:
-        """Copy a file and return its name: an attack that ran twice may have given two answers under one name."""
+    def _attack(self, names: dict[str, str], kept: Scores) -> Arrays:
+        """Return an attack without images that are those of the data and, if it is short, without all its logits."""
+        arrays = self._read(names[ATTACKS])
+        if self.is_short:
+            arrays = {**without_logits(arrays), "confidence": kept.confidence}
+        clean = self._data(names).get(IMAGES)
+        is_unmoved = IMAGES in arrays and clean is not None and is_same(arrays[IMAGES], clean)
+        return {name: array for name, array in arrays.items() if name != IMAGES or not is_unmoved}
+
+    def _read(self, name: str) -> Arrays:
+        return widened(load_arrays(self.source.root / name))
+
+    def _unchanged(self, record: CellRecord) -> CellRecord:
+        contents = {name: (self.source.root / name).read_bytes() for name in record.files}
+        return dataclasses.replace(record, files=dict(self._place(*each) for each in contents.items()))
+
+    def _write(self, name: str, arrays: Arrays) -> tuple[str, str]:
+        """Write arrays; if they are as small in the source, the file is copied."""
+        source, small = self.source.root / name, narrowed(arrays)
+        there = load_arrays(source)
+        is_small = list(there) == list(small) and all(is_same(there[part], small[part]) for part in small)
+        return self._place(name, source.read_bytes() if is_small else packed(small))
+
+    def _place(self, name: str, content: bytes) -> tuple[str, str]:
+        """Write a file and return its name and hash: an attack that ran twice may have two answers under one name."""
+        digest = hashlib.sha256(content).hexdigest()
         beside = f"{name.removesuffix('.npz').partition('-')[0]}-{digest[:8]}.npz"
         chosen = name if self._is_there(name, digest) or not (self.out.root / name).exists() else beside
         if not self._is_there(chosen, digest):
-            _copy_file(self.source.root / name, self.out.root / chosen)
-        return chosen
+            write_bytes(self.out.root / chosen, content)
+        return chosen, digest
 
     def _is_there(self, name: str, digest: str) -> bool:
         return (self.out.root / name).is_file() and sha256(self.out.root / name) == digest
+
+
+def _clean_images(store: Store) -> dict[str, NDArray[Any]]:
+    """Return the first images of each file of inputs, from a cell whose images were not moved."""
+    found: dict[str, NDArray[Any]] = {}
+    for record, _ in store.cells():
+        if record.row.attack != "clean" or store.unsound(record):
+            continue
+        with suppress(UseError):  # a failed cell has no images
+            if (name := file_in(record.files, DATA)) not in found:
+                found[name] = read_images(store.root, record.files)
+    return found
 
 
 def _copy_checkpoints(store: Store, out: Store) -> None:

@@ -8,12 +8,14 @@ from rrbench.files.arrays import save_arrays
 from rrbench.lending import kept
 from rrbench.measuring.answers import Answers
 from rrbench.measuring.at_hand import AtHand, Opened, changed_while
-from rrbench.measuring.evaluation import begin_row, scores_and_columns
+from rrbench.measuring.evaluation import KEPT_IMAGES, begin_row, scores_and_columns
 from rrbench.measuring.materials import Materials
+from rrbench.measuring.measured_network import to_numpy
 from rrbench.planning.cells import Cell, attack_key, cell_key, clean_key, data_key, identity
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build
 from rrbench.protocols import Attack
+from rrbench.rows.narrow import IMAGES, narrowed
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import CLEAN, DATA, SCORES
@@ -39,10 +41,11 @@ class RowWriter:
                 measured, victim, attack, cell.area, answers.attacked, cell.metrics, cell.seed, clean
             )
         path = store.scores_path(cell_key(described))
-        files = dict([store.add(DATA, data_key(described), scores.of_data())])
+        first = {IMAGES: to_numpy(measured.test().images[:KEPT_IMAGES])}
+        files = dict([store.add(DATA, data_key(described), scores.of_data() | first)])
         files |= dict([store.add(CLEAN, key, scores.of_clean())])
         files[answers.file] = answers.sha256
-        files[f"{SCORES}/{path.name}"] = save_arrays(path, scores.of_cell())
+        files[f"{SCORES}/{path.name}"] = save_arrays(path, narrowed(scores.of_cell()))
         row = self.begin(cell, checkpoint.facts.get("recipe"), moved_on)
         self._save(cell, dataclasses.replace(row, **columns, checkpoint_sha256=checkpoint.sha256), files)
 

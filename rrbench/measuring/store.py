@@ -3,7 +3,8 @@
 rows.csv        all rows, rebuilt from cells/ in a fixed order
 manifest.json   the runs that worked here: command, versions, machine
 cells/          one JSON per finished cell: its row, everything that its key hashes, the hashes of its four files:
-  data/         ids and labels of the measured inputs, for all cells on these inputs (.npz, no pickles)
+  data/         ids and labels of the measured inputs and the first images, for all cells on these inputs (.npz, no
+                pickles)
   clean/        a rejector's certainties on clean inputs, for all attacks on it
   attacks/      the network's outputs on an attack's images, for all rejectors of a checkpoint
   scores/       the certainties of the cell's rejector on these images
@@ -28,6 +29,7 @@ from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.planning.deadline import Deadline
 from rrbench.progress import Report
+from rrbench.rows.narrow import is_same, narrowed
 from rrbench.rows.record import CellRecord, read_cell, read_cells
 from rrbench.rows.row import ResultRow, write_rows
 from rrbench.rows.scores import ATTACKS, SCORES
@@ -153,10 +155,10 @@ class Store:
         A file that is there already stays if it differs only in the arrays `passing`. A file that cells name is never
         overwritten: if an attack is run again and gives other answers, these get a file beside it.
         """
-        name = f"{folder}/{key}.npz"
+        name, arrays = f"{folder}/{key}.npz", narrowed(arrays)
         there, named = self._read(name), self._named(name)
         is_sound = there is not None and (not named or self._hash(name) in named)
-        if there is not None and is_sound and _is_same(there, arrays, passing):
+        if there is not None and is_sound and _is_same(narrowed(there), arrays, passing):
             return name, sha256(self.root / name)
         if is_sound and named:
             content = hashlib.sha256(b"".join(arrays[part].tobytes() for part in sorted(arrays)))
@@ -204,9 +206,6 @@ class Store:
 
 
 def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], passing: Sequence[str]) -> bool:
-    """Compare arrays bit by bit, except those named in `passing`."""
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and one[name].tobytes() == other[name].tobytes()
-        for name in one
-        if name not in passing
-    )
+    """Compare arrays bit by bit, except those named in `passing`, which may also be missing."""
+    names = one.keys() - set(passing)
+    return names == other.keys() - set(passing) and all(is_same(one[name], other[name]) for name in names)

@@ -1,10 +1,14 @@
 """Per-example results of one cell, read from its four files. Imports no torch.
 
-data/<key>.npz      the measured inputs: ids and labels
+data/<key>.npz      the measured inputs: ids and labels, and the first images
 clean/<key>.npz     a victim, for all attacks on it: the rejector's scores on clean inputs, which fix the thresholds
 attacks/<key>.npz   an attack, for all rejectors that share it: logits, head, distances, the first images;
                     for a single rejector: classes and their softmax, and logits of the first images only
 scores/<key>.npz    the cell alone: certainties
+
+What follows from other arrays is not stored: images that were not moved, certainties that are those of clean inputs,
+boldest certainties that are those of the wrong answers. Arrays have the smallest type that holds them (`narrow.py`).
+Files of older versions, which hold all this, are read as well.
 """
 
 from collections.abc import Mapping
@@ -19,10 +23,12 @@ from rrbench.files.arrays import load_arrays
 from rrbench.files.disk import is_plain_name
 from rrbench.metrics.deployment import CleanScores, fold_of
 from rrbench.metrics.measures import classes_of
+from rrbench.rows.narrow import CERTAINTIES, IMAGES, is_same, widened
 
 DATA, CLEAN, ATTACKS, SCORES = "data", "clean", "attacks", "scores"
 FOLDERS = (DATA, CLEAN, ATTACKS, SCORES)
 OF_CLASS = ("prediction", "confidence")
+TIED = 1e-3  # share of distinct values that single precision may make equal
 OF_CLEAN = ("clean_certainty", "clean_correct", "apart_certainty", "apart_correct", "own_threshold")
 
 
@@ -72,9 +78,40 @@ class Scores(NamedTuple):
         return {name: getattr(self, name) for name in OF_CLEAN}
 
     def of_cell(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of this cell alone: the rejector's answers."""
-        parts = ("certainty", "boldest_certainty")
-        return {name: getattr(self, name) for name in parts}
+        """Return the arrays of this cell alone: the rejector's answers, as far as they do not follow from others."""
+        known = {"certainty": self.clean_certainty, "boldest_certainty": where_wrong(self.certainty, self.correct)}
+        return {name: part for name, follows in known.items() if not is_same(part := getattr(self, name), follows)}
+
+    def in_single(self, like: "Scores | None" = None) -> "Scores":
+        """Round certainties and confidences to single precision; with `like`, only those that are so there.
+
+        Rounding keeps the order, so it can only tie two certainties. It is not done where it would tie many. A
+        threshold comes from certainties: it is rounded together with those that it judges, or not at all.
+        """
+        changed: dict[str, Any] = {}
+        for group in (CERTAINTIES, ("confidence",)):
+            parts = {name: getattr(self, name) for name in group}
+            small = {name: _rounded(part) for name, part in parts.items()}
+            is_wanted = like is None or all(is_same(part := getattr(like, name), _rounded(part)) for name in group)
+            if is_wanted and not any(_is_tied(parts[name], small[name]) for name in group):
+                changed |= {name: small[name] for name in group if not is_same(small[name], parts[name])}
+        return self._replace(**changed) if changed else self
+
+
+def where_wrong(certainty: NDArray[np.float64], correct: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the certainties of the wrong answers; -inf for the right ones."""
+    return np.where(correct, -np.inf, certainty)
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float64)
+
+
+def _is_tied(values: NDArray[np.float64], rounded: NDArray[np.float64]) -> bool:
+    """Tell whether rounding makes too many values equal, or a finite one infinite."""
+    distinct, left = np.unique(values).size, np.unique(rounded).size
+    return distinct - left > TIED * distinct or not np.array_equal(np.isinf(values), np.isinf(rounded))
 
 
 def is_file_name(name: str) -> bool:
@@ -100,7 +137,7 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     """Read the files of a cell and join their arrays."""
     if not files_in(files, CLEAN):
         raise UseError("a cell of an older version has no clean scores: measure it again")
-    data, clean, attack, own = (load_arrays(root / file_in(files, folder)) for folder in FOLDERS)
+    data, clean, attack, own = (widened(load_arrays(root / file_in(files, folder))) for folder in FOLDERS)
     none = np.empty(0)
     try:
         scores = Scores(
@@ -108,7 +145,8 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
             **_said(attack),
             distances=attack.get("distances", none),
             reached=attack.get("reached", none.astype(np.bool_)),
-            **{name: own[name] for name in ("certainty", "boldest_certainty")},
+            certainty=(certainty := own.get("certainty", clean["clean_certainty"])),
+            boldest_certainty=own.get("boldest_certainty", certainty),
             **{name: clean[name] for name in OF_CLEAN},
         )
     except KeyError as error:
@@ -116,7 +154,9 @@ def read_scores(root: Path, files: Mapping[str, str]) -> Scores:
     wrong = _misshapen(scores)
     if wrong:
         raise UseError(f"the files of a cell ({', '.join(files)}) hold {wrong}")
-    return scores
+    if "boldest_certainty" in own:
+        return scores
+    return scores._replace(boldest_certainty=where_wrong(certainty, scores.correct))
 
 
 def _said(attack: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -166,12 +206,13 @@ def _misshapen(scores: Scores) -> str:
 
 
 def read_images(root: Path, files: Mapping[str, str]) -> NDArray[np.float32]:
-    """Return the first attacked images of a cell."""
+    """Return the first attacked images of a cell; if they were not moved, those of its data."""
     path = root / file_in(files, ATTACKS)
-    try:
-        images = load_arrays(path)["images"]
-    except KeyError:
-        raise UseError(f"{path} holds no images") from None
-    if images.ndim != 4 or images.dtype.kind != "f":
-        raise UseError(f"{path} holds images of type {images.dtype} and shape {images.shape}")
-    return images
+    found = widened(load_arrays(path)).get(IMAGES)
+    if found is None:
+        found = widened(load_arrays(root / file_in(files, DATA))).get(IMAGES)
+    if found is None:
+        raise UseError(f"{path} holds no images")
+    if found.ndim != 4 or found.dtype.kind != "f":
+        raise UseError(f"{path} holds images of type {found.dtype} and shape {found.shape}")
+    return found

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rrbench.measuring.evaluation import certainties, distances_of, metrics_of
+from rrbench.measuring.evaluation import certainties, columns_of
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
 from rrbench.rows.record import CellRecord
@@ -20,9 +20,7 @@ from rrbench.verifying.tolerance import is_near
 
 def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
     """Say which metrics do not follow from the stored scores."""
-    rule, resamples = record.cell["tpr_rule"], record.cell["resamples"]
-    metrics = vars(metrics_of(scores, rule, resamples, record.row.seed)) | distances_of(scores)._asdict()
-    metrics["n"] = len(scores.labels)
+    metrics = columns_of(scores, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
     is_same = np.array_equal(scores.certainty, scores.clean_certainty)
     if record.row.attack == "clean" and not is_same and not _is_second_look(record, scores):
         yield "its certainties and those of the clean inputs are not the same, and it is clean"

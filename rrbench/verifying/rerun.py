@@ -10,7 +10,7 @@ from rrbench.compute.devices import describe
 from rrbench.errors import UseError
 from rrbench.files import provenance
 from rrbench.files.checkpoints import read_checkpoint
-from rrbench.measuring.evaluation import Attacked, fresh_members, run_attack, scores_and_columns, take_over
+from rrbench.measuring.evaluation import Attacked, columns_of, fresh_members, run_attack, scores_and_columns, take_over
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.planning.cells import victim_key
 from rrbench.plugins.config import MetricSettings
@@ -50,7 +50,10 @@ class Reruns:
             record.row.seed,
             clean,
         )
-        yield from disagreements(record.row, scores, again, columns, tolerance, is_ensemble=is_ensemble(record))
+        rounded = again.in_single(like=scores)
+        if rounded is not again:  # `rrbench join --short` stores such scores and the row that follows from them
+            columns |= columns_of(rounded, cell["tpr_rule"], cell["resamples"], record.row.seed)
+        yield from disagreements(record.row, scores, rounded, columns, tolerance, is_ensemble=is_ensemble(record))
 
     def _attack(self, record: CellRecord, measured: MeasuredNetwork, victim: Victim) -> Attacked:
         """Repeat an attack, once for all rejectors of a checkpoint that share it."""

@@ -10,6 +10,7 @@ from rrbench.measuring.answers import kept_of, load_answers, save_answers, shrin
 from rrbench.measuring.evaluation import Attacked
 from rrbench.measuring.store import Store
 from rrbench.protocols import Outputs
+from rrbench.rows.narrow import widened
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores, read_scores
@@ -70,6 +71,34 @@ def test_boldest_outputs_are_stored_only_where_they_differ(store: Store, attacke
         found = load_answers(store, "key", CPU, with_features=False, with_images=False)
         assert found is not None
         assert torch.equal(found.attacked.boldest.logits, boldest.logits)
+
+
+def test_images_are_stored_if_one_of_the_first_was_moved(store: Store, attacked: Attacked) -> None:
+    """Else those of the data are the same, and data/ has them once."""
+    unmoved = attacked._replace(is_still=torch.arange(20) < 16)
+    for given, is_stored in ((attacked, True), (unmoved, False)):
+        save_answers(store, "key", given, with_features=False, with_images=False)
+        assert ("images" in load_arrays(store.attack_path("key"))) == is_stored
+        found = load_answers(store, "key", CPU, with_features=False, with_images=False)
+        assert found is not None
+        assert torch.equal(found.attacked.outputs.logits, attacked.outputs.logits)
+    save_answers(store, "key", unmoved, with_features=False, with_images=True)
+    found = load_answers(store, "key", CPU, with_features=False, with_images=True)
+    assert found is not None
+    assert torch.equal(found.attacked.images, attacked.images)
+
+
+def test_an_attack_that_an_older_version_stored_with_all_its_arrays_is_not_stored_again(
+    store: Store, attacked: Attacked
+) -> None:
+    unmoved = attacked._replace(is_still=torch.ones(20, dtype=torch.bool))
+    for key, is_shared in (("key", True), ("other", False)):
+        save_answers(store, key, unmoved, with_features=False, with_images=False, is_shared=is_shared)
+        arrays = widened(load_arrays(store.attack_path(key))) | {"images": attacked.images[:16].numpy()}
+        digest = save_arrays(store.attack_path(key), arrays)
+        named(store, f"attacks/{key}.npz", digest)
+        again = save_answers(store, key, unmoved, with_features=True, with_images=False, is_shared=is_shared)
+        assert (again.file, again.sha256) == (f"attacks/{key}.npz", digest)
 
 
 def test_distances_come_back(store: Store, attacked: Attacked) -> None:

@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finished_run import forge_scores, in_old_layout, one_cell, one_file, verify, verify_cell
 from rrbench.errors import UseError
 from rrbench.figures.scored import read_scored
 from rrbench.files.arrays import load_arrays, save_arrays
+from rrbench.measuring.evaluation import columns_of
 from rrbench.measuring.joining import Joined, join
 from rrbench.measuring.store import Store
 from rrbench.progress import Silent
+from rrbench.rows.narrow import is_same
+from rrbench.rows.record import read_cell
 from rrbench.rows.row import read_rows
-from rrbench.rows.scores import read_scores
+from rrbench.rows.scores import ATTACKS, CLEAN, SCORES, file_in, read_images, read_scores
+from rrbench.verifying.tolerance import EXACT
 
 
 @pytest.fixture
@@ -57,28 +62,100 @@ def test_two_halves_give_the_whole_that_verify_confirms(
     assert files(out) == files(honest)
 
 
-def test_without_logits_all_rows_stay_and_the_first_logits(
+def test_a_folder_of_an_older_version_becomes_small_and_keeps_every_number(
+    honest: Path, folder: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    in_old_layout(folder)
+    wide = load_arrays(one_file(folder, SCORES, attack="clean")), load_arrays(one_file(folder, ATTACKS, attack="clean"))
+    assert wide[0].keys() == {"certainty", "boldest_certainty"}
+    assert wide[1]["images"].dtype == np.float32
+    for record, _ in Store(honest).cells():  # the old layout is read as the new one
+        mine, theirs = read_scores(folder, record.files), read_scores(honest, record.files)
+        assert all(is_same(getattr(mine, name), getattr(theirs, name)) for name in mine._fields)
+        assert is_same(read_images(folder, record.files), read_images(honest, record.files))
+    said = command("verify", folder)
+    assert "9 cells: 9 confirmed" in said.out, said.out
+    out = tmp_path / "small"
+    assert command("join", folder, "--out", out).code == 0
+    assert files(out) == files(honest)
+    assert (out / "rows.csv").read_bytes() == (folder / "rows.csv").read_bytes()
+
+
+def test_a_short_folder_has_the_first_logits_scores_in_single_precision_and_the_rows_of_these(
     honest: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:
     out = tmp_path / "short"
-    assert command("join", honest, "--out", out, "--short").code == 0
-    assert (out / "rows.csv").read_bytes() == (honest / "rows.csv").read_bytes()
-    shared = 0
+    said = command("join", honest, "--out", out, "--short")
+    assert said.code == 0
+    shared, gaps = 0, dict[str, list[float]]()
     for record, _ in Store(honest).cells():
-        (short,) = [found for found, _ in Store(out).cells() if found.key == record.key]
+        short = Store(out).cell(record.key)
+        assert short is not None
         mine, theirs = read_scores(out, short.files), read_scores(honest, record.files)
         shared += len(theirs.logits) == 60
         assert len(mine.logits) == len(mine.head) == 16
         for name in ("logits", "head"):
             assert np.array_equal(getattr(mine, name), getattr(theirs, name)[:16])
         for name in {*mine._fields} - {"logits", "head"}:
-            assert np.array_equal(getattr(mine, name), getattr(theirs, name), equal_nan=True), name
+            exact, found = getattr(theirs, name), getattr(mine, name)
+            is_rounded = "certainty" in name or name == "confidence"
+            expected = exact.astype(np.float32).astype(np.float64) if is_rounded else exact
+            assert np.array_equal(found, expected, equal_nan=True), name
+        columns = columns_of(mine, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
+        assert short.row == replace(record.row, **columns)
+        for name, value in columns.items():
+            if value != getattr(record.row, name):
+                gaps.setdefault(name, []).append(abs(value - getattr(record.row, name)))
     assert shared > 0
+    assert {"deploy_threshold", "ece"} <= gaps.keys()
+    line = said.out.splitlines()[0]
+    count = sum(map(len, gaps.values()))
+    assert line.startswith(
+        f"9 rows computed again from scores in single precision: {count} numbers moved, at most by: "
+    )
+    most = dict(each.split(" ") for each in line.partition("at most by: ")[2].split(", "))
+    assert most == {name: f"{max(found):.2g}" for name, found in gaps.items()}
+    stored = load_arrays(one_file(out, ATTACKS)), load_arrays(one_file(out, SCORES)), load_arrays(one_file(out, CLEAN))
+    assert {name: array.dtype.name for arrays in stored for name, array in arrays.items()}.items() >= {
+        ("confidence", "float32"),
+        ("prediction", "int8"),
+        ("certainty", "float32"),
+        ("clean_certainty", "float32"),
+    }
     with pytest.raises(UseError, match=f"^{re.escape(str(out))} has no logits of all inputs of pgd-at"):
         _ = read_scored(out)[0].whole_scores
     assert len(read_scored(honest)[0].whole_scores.logits) == 60
-    said = command("verify", out)
-    assert said.code == 0, said.out
+
+
+def test_a_short_folder_is_confirmed_also_by_reruns_in_which_nothing_may_differ(honest: Path, tmp_path: Path) -> None:
+    out = tmp_path / "short"
+    join([honest], out, Silent(), is_short=True)
+    findings = verify(out, rerun=True)
+    assert findings.problems == []
+    assert findings.confirmed == findings.rerun == 9
+    assert findings.tolerances == {EXACT}
+    again = tmp_path / "again"
+    assert join([out], again, Silent(), is_short=True).rounded == 0
+    assert files(again) == files(out)
+    forge_scores(one_cell(out), SCORES, lambda arrays: arrays.update(certainty=arrays["certainty"] + np.float32(1e-6)))
+    problems = verify_cell(one_cell(out), rerun=True).problems
+    assert any("gives other certainty, and on this machine nothing may differ" in text for text in problems)
+
+
+def test_a_cell_that_single_precision_would_tie_stays_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """A certainty beside 1: neighbours at a distance of 1e-9 become equal, so this cell and its clean scores stay."""
+    close = 1 - 1e-9 * np.arange(60)
+    forge_scores(one_cell(folder), SCORES, lambda arrays: arrays.update(certainty=close))
+    out = tmp_path / "short"
+    assert join([folder], out, Silent(), is_short=True).rounded == 9
+    record, before = read_cell(one_cell(out))[0], read_cell(one_cell(folder))[0]
+    assert np.array_equal(read_scores(out, record.files).certainty, close)
+    assert load_arrays(out / file_in(record.files, SCORES))["certainty"].dtype == np.float64
+    assert load_arrays(out / file_in(record.files, CLEAN))["clean_certainty"].dtype == np.float64
+    other = read_cell(one_cell(out, attack="clean"))[0]
+    assert load_arrays(out / file_in(other.files, CLEAN))["clean_certainty"].dtype == np.float32
+    assert record.row == replace(before.row, ece=record.row.ece), "its confidences alone are rounded"
+    assert Path(file_in(record.files, CLEAN)).stem[:24] == Path(file_in(other.files, CLEAN)).stem[:24]
 
 
 def test_a_cell_with_changed_files_is_named_and_left_out(
@@ -86,8 +163,7 @@ def test_a_cell_with_changed_files_is_named_and_left_out(
 ) -> None:
     record, _ = Store(halves[0]).cells()[0]
     (scores,) = [halves[0] / name for name in record.files if name.startswith("scores/")]
-    arrays = load_arrays(scores)
-    save_arrays(scores, {**arrays, "certainty": arrays["certainty"] + 1})
+    save_arrays(scores, {**load_arrays(scores), "certainty": np.ones(60)})
     out = tmp_path / "joined"
     said = command("join", *halves, "--out", out)
     cells = len(list((honest / "cells").iterdir()))

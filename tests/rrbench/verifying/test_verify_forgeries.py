@@ -125,8 +125,8 @@ def clean_for_attacked(path: Path) -> None:
     clean = load_arrays(one_file(folder, ATTACKS, attack="clean"))
     kept = ("key", "seconds", "gradients", "forwards")
     honest = {name: array for name, array in clean.items() if name not in kept}
-    forge_arrays(folder, attack_file(path), lambda arrays: arrays.update(honest))
-    forge_scores(path, SCORES, lambda arrays: arrays.update(load_arrays(one_file(folder, SCORES, attack="clean"))))
+    forge_arrays(folder, attack_file(path), lambda arrays: (arrays.pop("images"), arrays.update(honest)))
+    forge_scores(path, SCORES, lambda arrays: arrays.clear())
 
 
 def sort_accepted(path: Path) -> None:
@@ -194,7 +194,7 @@ def other_clean_file(path: Path) -> None:
 
 
 def raise_boldest(arrays: Arrays) -> None:
-    arrays["boldest_certainty"] = np.full_like(arrays["boldest_certainty"], -np.inf)
+    arrays["boldest_certainty"] = np.full_like(arrays["certainty"], -np.inf)
 
 
 def count_every_second_one(arrays: Arrays) -> None:

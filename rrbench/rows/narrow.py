@@ -1,0 +1,55 @@
+"""The arrays of a cell in the smallest types that hold their values: nothing is rounded. Imports no torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[Any]]
+
+IMAGES = "images"
+LEVELS = np.float32(255)  # of a pixel in an image file
+CERTAINTIES = ("certainty", "boldest_certainty", "clean_certainty", "apart_certainty")
+# The types that the arrays have for their readers, and smaller ones for their files.
+WIDE: dict[str, type[np.generic]] = {
+    **dict.fromkeys(("labels", "prediction"), np.int64),
+    **dict.fromkeys((*CERTAINTIES, "confidence"), np.float64),
+}
+SMALLER: dict[type[np.generic], tuple[type[np.generic], ...]] = {
+    np.int64: (np.int8, np.int16, np.int32),
+    np.float64: (np.float32,),
+}
+
+
+def narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return arrays for a file; `widened` gives the same bits back."""
+    return {name: _narrow(name, array) for name, array in arrays.items()}
+
+
+def widened(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file as their readers expect them; what is of another kind stays as it is."""
+    return {name: _widen(name, array) for name, array in arrays.items()}
+
+
+def is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Compare arrays bit by bit."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    with np.errstate(invalid="ignore", over="ignore"):  # a value that does not fit comes back as another one
+        if name == IMAGES:
+            smaller = [np.rint(array * LEVELS).astype(np.uint8)] if array.dtype == np.float32 else []
+        else:
+            wide = WIDE.get(name)
+            smaller = [array.astype(kind) for kind in SMALLER[wide]] if wide and array.dtype == wide else []
+    return next((small for small in smaller if is_same(_widen(name, small), array)), array)
+
+
+def _widen(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if name == IMAGES:
+        return array.astype(np.float32) / LEVELS if array.dtype == np.uint8 else array
+    wide = WIDE.get(name)
+    is_of_kind = wide is not None and array.dtype.kind == np.dtype(wide).kind
+    return array.astype(wide, copy=False) if is_of_kind else array
