@@ -42,7 +42,7 @@ RECOMPUTED = 20  # one cell of so many: `rrbench verify` takes minutes for all
 
 def whole_rows() -> list[ResultRow]:
     """Return the rows of the folders that hold no trials on a part of the images."""
-    return [*rows(), *rows("cifar100"), *rows("cifar10-average")]
+    return [*rows(), *rows("cifar100"), *rows("cifar10-average"), *rows("cifar10-c-made")]
 
 
 def kept_networks() -> list[zoo.Entry]:
@@ -132,10 +132,10 @@ def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -
     files = [path for path in (ROOT / "results").rglob("*") if path.is_file() and ZOO not in path.parents]
     assert sum(path.stat().st_size for path in files) < 120e6
     logits = [load_arrays(path)["logits"] for path in (CIFAR10 / "attacks").iterdir()]
-    assert len(logits) == 157
-    # An attack that serves one rejector keeps the logits of its first images, and these may be those of another.
+    assert len(logits) == 181
+    # Most cells are short and keep the logits of their first images, and these may be those of another.
     whole = [found.tobytes() for found in logits if len(found) == 10_000]
-    assert len(set(whole)) == len(whole) == 73
+    assert len(set(whole)) == len(whole) == 12
     assert len(list((CIFAR10 / "data").iterdir())) == 1
 
 
@@ -156,8 +156,8 @@ def test_a_published_checkpoint_is_small_and_what_its_index_and_rows_say(entry: 
     assert (facts["key"], facts["clean_accuracy"]) == (entry.key, entry.clean_accuracy)
     assert f"-{entry.epochs}epochs-" in entry.file
     assert len(entry.log) == entry.epochs
-    clean = [row for row in whole_rows() if row.checkpoint_sha256 == entry.sha256 and row.attack == "clean"]
-    assert {row.acc_all for row in clean} == {entry.clean_accuracy}
+    here = [row for row in whole_rows() if (row.checkpoint_sha256, row.dataset) == (entry.sha256, entry.dataset)]
+    assert {row.acc_all for row in here if row.attack == "clean"} == {entry.clean_accuracy}
 
 
 def test_every_published_row_was_measured_on_a_listed_network_and_all_inputs() -> None:
@@ -178,7 +178,7 @@ COLUMNS = (
 
 
 def test_the_papers_main_table_is_that_of_the_rows() -> None:
-    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### Table 2")[1].split("\n### ")[0]
     lines = re.findall(r"^\| (PGD-AT[^,|]*), ([^|]+) \|(( \d+\.\d\d[^|]*\|){4})$", text, re.MULTILINE)
     assert len(lines) == 11
     printed = [re.findall(r"\| (\d+\.\d\d)", "|" + cells) for _, _, cells, *_ in lines]
@@ -237,8 +237,8 @@ def before_in_results(victim: tuple[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("file", "head", "before"),
     [
-        ("README.md", r"^\| (?P<name>[^|(]+) \((?P<trained_as>(PGD-AT|TRADES)[^)]*)\) ", before_in_readme),
-        ("results/README.md", r"^\| (?P<trained_as>(PGD-AT|TRADES)[^,|]*), (?P<name>[^|]+) ", before_in_results),
+        ("README.md", r"^\| (?P<name>[^|(]+) \((?P<trained_as>(PGD-AT|TRADES|ATRO)[^)]*)\) ", before_in_readme),
+        ("results/README.md", r"^\| (?P<trained_as>(PGD-AT|TRADES|ATRO)[^,|]*), (?P<name>[^|]+) ", before_in_results),
     ],
 )
 def test_the_ranking_under_the_worst_case_is_that_of_the_rows(
@@ -248,7 +248,7 @@ def test_the_ranking_under_the_worst_case_is_that_of_the_rows(
     lines = list(re.finditer(head + NUMBERS, text, re.MULTILINE))
     victims = [named(line["name"], line["trained_as"]) for line in lines]
     worst = victims_at("worst-case")
-    assert len(worst) == 24
+    assert len(worst) == 25
     assert victims == sorted(worst, key=lambda victim: (-(worst[victim].deploy_joint or 0), victims.index(victim)))
     for victim, line in zip(victims, lines, strict=True):
         assert [part.strip() for part in line["worst"].split("|")] == worst_line(worst[victim]), victim
@@ -259,8 +259,8 @@ def test_every_rejector_that_a_published_network_carries_has_a_worst_case() -> N
     looks = {row.rejector for row in rows("cifar10-looks") if row.attack == "worst-case"}
     attacked = {rejector for _, rejector in victims_at("worst-case")} | looks
     ours = {name for name, found in table("rejector").classes.items() if found.__module__.startswith("rrbench")}
-    # No published network was trained with CARL; the one with ATRO is new.
-    assert ours - {parse(name).name for name in attacked} == {"atro", "carl"}
+    # No published network was trained with CARL.
+    assert ours - {parse(name).name for name in attacked} == {"carl"}
 
 
 def test_no_published_attack_is_stronger_than_the_worst_case() -> None:
@@ -365,7 +365,8 @@ def test_the_curves_of_the_results_are_those_of_the_bench_on_an_h200() -> None:
     ("name", "counts"),
     [
         ("table1", "12 cells: 10 within, 0 explained, 0 unexplained, 0 missing, 2 undefined"),
-        ("table2", "120 cells: 52 within, 30 explained, 8 unexplained, 30 missing"),
+        ("table2", "120 cells: 54 within, 32 explained, 10 unexplained, 24 missing"),
+        ("table4", "27 cells: 4 within, 6 explained, 2 unexplained, 15 missing"),
         ("table6", "16 cells: 8 within, 0 explained, 0 unexplained, 8 missing"),
         ("table9", "26 cells: 26 within, 0 explained, 0 unexplained, 0 missing"),
         ("table12", "48 cells: 8 within, 0 explained, 0 unexplained, 40 missing"),
@@ -374,6 +375,63 @@ def test_the_curves_of_the_results_are_those_of_the_bench_on_an_h200() -> None:
 )
 def test_the_tables_are_as_results_readme_counts_them(name: str, counts: str) -> None:
     assert paper_tables(Selection(name), [CIFAR10]).summary().startswith(f"{name}: {counts}")
+
+
+TABLE3 = Selection("table3", dataset="cifar10-c-made")
+TABLE11 = Selection("table11", network="resnet18")
+
+
+@pytest.mark.parametrize(
+    ("selection", "folder", "counts"),
+    [
+        (TABLE3, "cifar10-c-made", "90 cells: 43 within, 0 explained, 17 unexplained, 30 missing"),
+        (Selection("table10"), "cifar100", "30 cells: 30 within, 0 explained, 0 unexplained, 0 missing"),
+        (TABLE11, "cifar100", "64 cells: 47 within, 0 explained, 1 unexplained, 16 missing"),
+    ],
+    ids=["table3", "table10", "table11"],
+)
+def test_the_tables_of_other_data_are_as_results_readme_counts_them(
+    selection: Selection, folder: str, counts: str
+) -> None:
+    summary = paper_tables(selection, [ROOT / "results" / folder]).summary()
+    assert summary.startswith(f"{selection.paper}: {counts}")
+
+
+def measured_beside_published(
+    selection: Selection, folder: str
+) -> dict[tuple[str, str], dict[tuple[str, str, str], str]]:
+    """Return "ours (the paper's)" at TPR-95: {(framework, rejector): {(attack, norm, eps): text}}."""
+    found: dict[tuple[str, str], dict[tuple[str, str, str], str]] = {}
+    for each in paper_tables(selection, [ROOT / "results" / folder]).judged:
+        cell, value = each.cell, each.measured and each.measured.value
+        if cell.metric == "acc_tpr95" and value is not None:
+            line = found.setdefault((cell.at, cell.rejector), {})
+            line[cell.attack, cell.norm, cell.eps] = f"{value:.2f} ({cell.value})"
+    return found
+
+
+def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    corrupted = measured_beside_published(TABLE3, "cifar10-c-made")
+    order = [("pgd-at", "rr"), ("pgd-at", "ebd"), ("pgd-at", "snet"), ("trades", "confidence"), ("trades", "rr")]
+    lines = [corrupted[victim] for victim in (*order, ("atro", "atro"))]
+    assert len(corrupted) == len(lines) and all(len(line) == 10 for line in lines)
+    for attack in lines[0]:
+        cells = " | ".join(line[attack] for line in lines)
+        assert f"| `{attack[0].removeprefix('corruption:')}` | {cells} |\n" in text
+    for (at, rejector), line in measured_beside_published(Selection("table4"), "cifar10").items():
+        (frank_wolfe, plain), (row,) = (
+            [line[attack, "linf", "8"] for attack in ("gama-fw-100", "gama-pgd-100")],
+            [
+                row
+                for row in rows()
+                if (row.framework, row.rejector, row.attack, row.preset) == (at, rejector, "gama-fw", "paper")
+            ],
+        )
+        said = f"{row.acc_all:.2f} | {frank_wolfe} | {plain} | {row.deploy_robust:.2f}"
+        assert re.search(rf"^\| [^|]+, [^|]+ \| {re.escape(said)} \|$", text, re.MULTILINE), (at, rejector)
+    for (_, rejector), line in measured_beside_published(TABLE11, "cifar100").items():
+        assert f"| {rejector.upper().replace('SNET', 'SNet')} | {' | '.join(line.values())} |\n" in text
 
 
 def test_the_table_of_atro_is_that_of_the_rows_and_none_of_it_is_explained() -> None:
