@@ -82,6 +82,7 @@ class RunOptions:
     zoo: bool = False
     retrain: bool = False
     limit: int | None = None
+    every: int | None = None
     seeds: Sequence[int] = (0,)
     keep: Names = None
     stop_after: str | None = None
@@ -139,6 +140,7 @@ def _request(options: RunOptions, config: Config) -> Request:
         budgets=read_names(options.budgets),
         seeds=tuple(options.seeds),
         limit=options.limit,
+        every=options.every,
         recipe=options.recipe or {},
     )
 

@@ -352,7 +352,7 @@ def scores_and_columns(
         "n": len(scores.labels),
         **vars(found),
         **distances_of(scores)._asdict(),
-        "note": "; ".join(filter(None, (said, NO_THRESHOLD if is_lacking else ""))),
+        "note": "; ".join(filter(None, (measured.sample.note, said, NO_THRESHOLD if is_lacking else ""))),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
         "data_sha256": measured.data_sha256,
     }
