@@ -29,6 +29,7 @@ from rrbench.paper.tabulate import Selection
 from rrbench.planning.cells import Cell, Plan
 from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
+from rrbench.planning.sample import Sample
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
@@ -98,6 +99,7 @@ def prepare(options: RunOptions) -> Job:
     selection = _selection(options)
     preset = (options.preset if selection is None else preset_of(selection)) or "quick"
     config = load_preset(preset) if options.config is None else load_file(Path(options.config), preset)
+    Sample.asked(options.limit, options.every)
     if options.zoo and options.retrain:
         raise UseError("--zoo and --retrain exclude each other")
     kept = frozenset(read_names(options.keep) or ())
@@ -113,7 +115,7 @@ def prepare(options: RunOptions) -> Job:
         materials.check_given(plan)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))
-        plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available)
+        plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available, request.every)
     return Job(plan, Runner(materials, kept), config, engine)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from rrbench.errors import UseError
 from rrbench.names import convert
+from rrbench.numbers import ordinal
 from rrbench.protocols import Batch
 
 
@@ -73,9 +74,3 @@ class Sample:
 
 
 ALL_INPUTS = Sample()
-
-
-def ordinal(number: int) -> str:
-    """Write 2nd, 3rd, 10th."""
-    tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{tail}"

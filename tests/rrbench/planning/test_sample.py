@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rrbench.planning.sample import ALL_INPUTS, Sample, ordinal
+from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.protocols import Batch
 
 
@@ -62,6 +62,3 @@ def test_other_calibration_inputs_stay_as_they_are() -> None:
 def test_a_row_says_which_inputs_it_has() -> None:
     assert Sample(every=10).note == "only every 10th test input"
     assert Sample(limit=10).note == ALL_INPUTS.note == ""
-    assert [ordinal(number) for number in (2, 3, 4, 11, 12, 13, 21, 112, 1002)] == [
-        "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th", "1002nd",
-    ]  # fmt: skip
