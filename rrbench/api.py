@@ -29,6 +29,7 @@ from rrbench.paper.tabulate import Selection
 from rrbench.planning.cells import Cell, Plan
 from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
+from rrbench.planning.sample import Sample
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
@@ -82,6 +83,7 @@ class RunOptions:
     zoo: bool = False
     retrain: bool = False
     limit: int | None = None
+    every: int | None = None
     seeds: Sequence[int] = (0,)
     keep: Names = None
     stop_after: str | None = None
@@ -97,6 +99,7 @@ def prepare(options: RunOptions) -> Job:
     selection = _selection(options)
     preset = (options.preset if selection is None else preset_of(selection)) or "quick"
     config = load_preset(preset) if options.config is None else load_file(Path(options.config), preset)
+    Sample.asked(options.limit, options.every)
     if options.zoo and options.retrain:
         raise UseError("--zoo and --retrain exclude each other")
     kept = frozenset(read_names(options.keep) or ())
@@ -112,7 +115,7 @@ def prepare(options: RunOptions) -> Job:
         materials.check_given(plan)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))
-        plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available)
+        plan = plan_table(selection, rows, tuple(options.seeds), materials.is_available, request.every)
     return Job(plan, Runner(materials, kept), config, engine)
 
 
@@ -139,6 +142,7 @@ def _request(options: RunOptions, config: Config) -> Request:
         budgets=read_names(options.budgets),
         seeds=tuple(options.seeds),
         limit=options.limit,
+        every=options.every,
         recipe=options.recipe or {},
     )
 

@@ -46,6 +46,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Write 2nd, 3rd, 10th."""
+    tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{tail}"
+
+
 def duration(seconds: float) -> str:
     """Print a duration as people say it: two digits are enough for an estimate."""
     for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48), ("days", 86_400, 730)):

@@ -148,7 +148,7 @@ def training_gradients(training: Training) -> int:
 def attack_gradients(cell: Cell) -> int:
     """Count an attack's gradient evaluations."""
     info = build(DataSource, cell.dataset).info
-    size = min(cell.limit or info.test_size, info.test_size)
+    size = cell.sample.size(info.test_size)
     return size * _asked(cell.attack, build(Attack, cell.attack).gradients_per_image, info.classes)
 
 

@@ -9,6 +9,7 @@ from shlex import quote
 from rrbench.errors import UseError
 from rrbench.figures.scored import PRESETS, Scored, preference
 from rrbench.names import parse_budget, split_list
+from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.plugins.config import load_preset
 from rrbench.rows.row import ResultRow, goes_by
 
@@ -130,8 +131,9 @@ def paper_request(name: str, folder: Path, cells: Sequence[Scored], options: Fig
         row = cell.row
         has_budget = row.norm == norm and bool(row.eps) and Fraction(row.eps) == radius
         is_here = (row.dataset, row.network) == (dataset, network)
+        is_whole = Sample.of_cell(cell.record.cell) == ALL_INPUTS
         # A figure of the paper uses cells measured as the paper measured, unless a preset is given.
-        is_faithful = dataset not in PAPER_DATASETS or (row.preset in PRESETS and cell.record.cell["limit"] is None)
+        is_faithful = dataset not in PAPER_DATASETS or (row.preset in PRESETS and is_whole)
         return (
             is_here
             and (is_faithful or options.preset is not None)

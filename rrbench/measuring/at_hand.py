@@ -18,11 +18,12 @@ from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.deployment import CleanScores
 from rrbench.names import Choice
 from rrbench.planning.cells import Cell, Training
+from rrbench.planning.sample import Sample
 from rrbench.plugins.registry import build
 from rrbench.protocols import Calibration, Rejector, Victim
 
-# The checkpoint, the data, the limit and, if it has `look`, the rejector.
-NetworkKey = tuple[Training, Choice, int | None, Choice | None]
+# The checkpoint, the data, which of them are measured and, if it has `look`, the rejector.
+NetworkKey = tuple[Training, Choice, Sample, Choice | None]
 
 
 class Opened(NamedTuple):
@@ -47,7 +48,7 @@ class AtHand:
             self._opened.clear()
             self._cleans.clear()
         looks = cell.rejector if build(Rejector, cell.rejector).has_look() else None
-        wanted = cell.training, cell.dataset, cell.limit, looks
+        wanted = cell.training, cell.dataset, cell.sample, looks
         if wanted not in self._opened:
             self._opened[wanted] = self.open_apart(cell)
         return self._opened[wanted]

@@ -110,7 +110,7 @@ class Attacks:
         """Return a member of an ensemble that gives its stored answers; None if the attack itself must run."""
         materials = self.materials
         stored = self._load(materials.attack_key(cell.member(choice)), with_features=False, with_images=True)
-        ids = materials.first(cell.dataset, "test", cell.limit).ids.tolist()
+        ids = materials.test(cell).ids.tolist()
         position = {identifier: index for index, identifier in enumerate(ids)}
         # If several inputs share an id, as corruptions of one image do, an id does not tell the answer.
         if stored is None or len(position) < len(ids):

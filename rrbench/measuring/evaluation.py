@@ -356,7 +356,7 @@ def scores_and_columns(
     is_lacking = found["deploy_n"] is None and bool(clean.correct.any())
     return scores, {
         **found,
-        "note": "; ".join(filter(None, (said, NO_THRESHOLD if is_lacking else ""))),
+        "note": "; ".join(filter(None, (measured.sample.note, said, NO_THRESHOLD if is_lacking else ""))),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
         "data_sha256": measured.data_sha256,
     }

@@ -176,6 +176,10 @@ class Materials:
             self._firsts[dataset, split, count] = batch.to(self.device)
         return self._firsts[dataset, split, count]
 
+    def test(self, cell: Cell) -> Batch:
+        """Return the inputs that a cell measures."""
+        return cell.sample.of(self.first(cell.dataset, "test", cell.sample.limit))
+
     def data(self, dataset: Choice, split: Split) -> Batch:
         """Return a split of a data set on the device, loaded and checked once."""
         if (dataset, split) not in self._data:
@@ -195,11 +199,12 @@ class Materials:
             lambda split: self._split(cell, split) if split in there else None,
             self.device,
             self.precision,
-            cell.limit,
+            cell.sample,
         )
 
     def _split(self, cell: Cell, split: Split) -> Batch:
-        return self.first(cell.dataset, split, cell.limit) if split == "test" else self.data(cell.dataset, split)
+        is_test = split == "test"
+        return self.first(cell.dataset, split, cell.sample.limit) if is_test else self.data(cell.dataset, split)
 
     def _network(self, cell: Cell, checkpoint: Checkpoint) -> nn.Module:
         training, info = cell.training, build(DataSource, cell.training.dataset).info
@@ -290,7 +295,7 @@ def check_accuracy(measured: MeasuredNetwork, cell: Cell, checkpoint: Checkpoint
     test = measured.test()
     correct = (measured.outputs("test").logits.argmax(1) == test.labels).cpu()
     try:
-        expected = unpack_bits(checkpoint.facts["clean_correct"])[: len(correct)]
+        expected = unpack_bits(checkpoint.facts["clean_correct"])[cell.sample.at][: len(correct)]
     except (ValueError, AttributeError):
         raise CellError(
             f"checkpoint {checkpoint.path.name} has a damaged header: what was right cannot be read"

@@ -22,6 +22,7 @@ from rrbench.measuring import probes
 from rrbench.measuring.calibration import Border, find_border, scale_of
 from rrbench.measuring.probes import Doubt
 from rrbench.metrics.deployment import CleanScores, fold_of, fold_thresholds
+from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.guards import check_alone, fit
 from rrbench.protocols import (
@@ -42,16 +43,18 @@ class MeasuredNetwork:
     load: Callable[[Split], Batch | None]  # None: the user gave no such data
     device: torch.device
     precision: Precision
-    limit: int | None = None
+    sample: Sample = ALL_INPUTS
     _outputs: dict[tuple[Split, int | None], Outputs] = field(default_factory=dict)
     _borders: dict[Split, Border | None] = field(default_factory=dict)
     _twins: dict[tuple[Precision, bool], nn.Module | None] = field(default_factory=dict)
     _doubts: dict[str, list[Doubt]] = field(default_factory=dict)
 
     def batch(self, split: Split) -> Batch | None:
-        """Return a split; only the test split is cut to the limit."""
+        """Return a split: of the test split what is measured, of calibration inputs those that may fix thresholds."""
         batch = self.load(split)
-        return batch.at(slice(self.limit)) if batch and split == "test" and self.limit else batch
+        if batch is None or split == "train":
+            return batch
+        return self.sample.of(batch) if split == "test" else self.sample.held_out(batch, self.test())
 
     def apart(self) -> Batch | None:
         """Return the calibration inputs if none of them is measured; else None."""

@@ -69,6 +69,8 @@ class RowWriter:
             settings["recipe"] = recipe
         if cell.attack.name == OWN:  # only the row can tell: the attack is not installed
             settings["is_adaptive"] = build(Attack, cell.attack).is_adaptive
+        if cell.sample.every:  # `n` alone could be of the first inputs
+            settings["every"] = cell.sample.every
         if cell.moved_on is not None:
             settings["moved_on"] = moved_on
         return begin_row(

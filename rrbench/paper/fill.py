@@ -33,30 +33,50 @@ class Filled:
     is_undefined: bool = False  # measured, but the metric has no value: all answers right, or none
     superseded: str = ""  # revisions that differ between the row and this installation
     stand_in: str = ""  # the data set of the rows, if it is not the cell's own
+    reduced: str = ""  # in which way the rows are on fewer inputs or by a weaker attack; empty if they are not
 
 
 def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
-    """Measure a cell from the rows of one preset: the given one, else the first preset that has all rows."""
+    """Measure a cell from the rows of one preset: the given one, else the first preset that has all rows.
+
+    Reduced rows fill it only if no preset and no stand-in has full ones.
+    """
     reason = never(cell)
     if reason:
         return Filled(note=reason)
     notes: list[str] = []
-    tried: set[tuple[Wanted, ...]] = set()  # two stand-ins may differ in one corruption only
+    tried: dict[tuple[Wanted, ...], tuple[PaperCell, str, str]] = {}  # two stand-ins may differ in one corruption only
     for stand_in in ("", *stand_ins(cell.dataset)):
         like = replace(cell, dataset=stand_in or cell.dataset)
         for name in [preset] if preset else presets_for(cell):
             if (needed := wanted(like, name)) in tried:
                 continue
-            tried.add(needed)
-            measured = _under(like, rows, name)
+            tried[needed] = like, name, stand_in
+            measured = _from(like, name, [rows.find(each) for each in needed])
             if measured.value is not None or measured.is_undefined:
                 return replace(measured, stand_in=stand_in)
             notes += [f"{stand_in}: {measured.note}" if stand_in else measured.note] if measured.note else []
+    for needed, (like, name, stand_in) in tried.items():
+        less = _from_reduced(like, name, needed, rows)
+        if less is not None:
+            remarks = [less.reduced, less.note, *(f"in full: {note}" for note in notes)]
+            return replace(less, stand_in=stand_in, note="; ".join(filter(None, remarks)))
     return Filled(note="; ".join(notes))
 
 
-def _under(cell: PaperCell, rows: Rows, preset: str) -> Filled:
-    parts = [rows.find(each) for each in wanted(cell, preset)]
+def _from_reduced(cell: PaperCell, preset: str, needed: Sequence[Wanted], rows: Rows) -> Filled | None:
+    """Measure a cell from the least reduced rows that all its parts have; a part may have full rows."""
+    full = [[row for row in rows.find(each) if row.status == "ok"] for each in needed]
+    reduced = [rows.reduced(each) for each in needed]
+    for reduction in sorted({each for part in reduced for each in part}, key=lambda each: each.rank):
+        parts = [whole or part.get(reduction, []) for whole, part in zip(full, reduced, strict=True)]
+        measured = _from(cell, preset, parts)
+        if measured.value is not None or measured.is_undefined:
+            return replace(measured, reduced=reduction.text)
+    return None
+
+
+def _from(cell: PaperCell, preset: str, parts: list[list[ResultRow]]) -> Filled:
     by_training = [_trainings(part, column(cell)) for part in parts]
     shared = [key for key in by_training[0] if all(key in part for part in by_training)]
     done = [{_training(row) for row in part if row.status == "ok"} for part in parts]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rrbench.numbers import counted
 from rrbench.paper.cells import PaperCell, toml
 from rrbench.paper.fill import Filled
+from rrbench.paper.reduced import REDUCED
 from rrbench.paper.wanted import is_published
 
 Verdict = Literal["within", "explained", "unexplained", "undefined", "missing", ""]
@@ -54,6 +55,11 @@ class Judged:
     measured: Filled
     verdict: Verdict
     footnotes: tuple[Footnote, ...]
+
+    @property
+    def named(self) -> str:
+        """The verdict as it is printed: that of a reduced cell says so."""
+        return f"{REDUCED} {self.verdict}".rstrip() if self.measured.reduced else self.verdict
 
     @property
     def difference(self) -> float | None:
@@ -142,24 +148,27 @@ def _verdict(cell: PaperCell, measured: Filled, notes: Sequence[Footnote], cells
         return "within"
     side: Side = "above" if difference > 0 else "below"
     explaining = [note for note in notes if side in note.explains]
-    if any(not note.order or _has_order(cell, measured.value, note, cells) for note in explaining):
+    if any(not note.order or _has_order(cell, measured, note, cells) for note in explaining):
         return "explained"
     return "unexplained"
 
 
-def _has_order(cell: PaperCell, value: float, note: Footnote, cells: Cells) -> bool:
+def _has_order(cell: PaperCell, own: Filled, note: Footnote, cells: Cells) -> bool:
     """Tell whether a cell is on the paper's side of all others that the paper puts clearly apart from it.
 
-    An order that nothing tests is none.
+    An order that nothing tests is none. A reduced cell and a full one test nothing.
     """
     assert cell.published is not None
+    assert own.value is not None
     signs = []
     for other, measured in cells:
         if measured.value is None or other.published is None or not _is_beside(cell, other, note):
             continue
+        if measured.reduced != own.reduced:
+            continue
         apart = cell.published - other.published
         if abs(apart) > tolerance(cell):
-            signs.append(apart * (value - measured.value))
+            signs.append(apart * (own.value - measured.value))
     return bool(signs) and all(sign >= 0 for sign in signs)
 
 
@@ -169,10 +178,17 @@ def _is_beside(cell: PaperCell, other: PaperCell, note: Footnote) -> bool:
 
 
 def summary(name: str, judged: Sequence[Judged]) -> str:
-    """Count the verdicts in one line."""
-    words = ("within", "explained", "unexplained", "missing")
+    """Count the verdicts in one line, those of reduced cells apart."""
+    reduced = [each for each in judged if each.measured.reduced]
+    full = [each for each in judged if not each.measured.reduced]
+    text = f"{name}: {counted(len(judged), 'cell')}: {_counts(full, ('within', 'explained', 'unexplained', 'missing'))}"
+    apart = _counts(reduced, ("within", "explained", "unexplained"))
+    return text + (f"; {len(reduced)} reduced: {apart}" if reduced else "")
+
+
+def _counts(judged: Sequence[Judged], words: Sequence[Verdict]) -> str:
     counts = {word: sum(each.verdict == word for each in judged) for word in (*words, "undefined", "")}
-    text = f"{name}: {counted(len(judged), 'cell')}: " + ", ".join(f"{counts[word]} {word}" for word in words)
+    text = ", ".join(f"{counts[word]} {word}" for word in words)
     text += f", {counts['undefined']} undefined" if counts["undefined"] else ""
     return text + (f"; {counts['']} measured without a published value" if counts[""] else "")
 

@@ -83,7 +83,8 @@ def winners(name: str, judged: Sequence[Judged]) -> frozenset[PaperCell]:
     groups: dict[Key, list[Judged]] = {}
     for each in judged if fields else ():
         if each.measured.value is not None:
-            groups.setdefault(_key(each.cell, fields), []).append(each)
+            # A weaker attack must not win against the whole one.
+            groups.setdefault((*_key(each.cell, fields), each.measured.reduced), []).append(each)
     best: set[PaperCell] = set()
     for group in groups.values():
         top = max(each.measured.value for each in group if each.measured.value is not None)

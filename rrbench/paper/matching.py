@@ -13,11 +13,12 @@ from rrbench.errors import UseError
 from rrbench.files.disk import parse_json
 from rrbench.names import parse, show
 from rrbench.numbers import read_fraction
+from rrbench.paper.reduced import EFFORT, Less, Reduction
 from rrbench.paper.wanted import Wanted
 from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.plugins.config import load_preset
 from rrbench.rows.currency import is_current
-from rrbench.rows.row import ResultRow, order
+from rrbench.rows.row import ResultRow, order, stated
 
 Settings = Mapping[str, str]
 
@@ -37,21 +38,53 @@ class Rows:
 
         Rows of the installed code are preferred; if none was measured, superseded rows, all of one revision.
         """
-        size = wanted.n or self._sizes.get(wanted.dataset)
-        found = [
-            row
-            for row in self._groups.get(_key(wanted), [])
-            if (row.n == size or row.status != "ok") and has_settings(row, wanted)
-        ]
-        current = [row for row in found if is_current(row)]
-        if any(row.status == "ok" for row in current):
-            return current
-        older = sorted((row for row in found if row.status == "ok" and row not in current), key=order)
-        return [row for row in older if row.revisions == older[0].revisions] or current
+        size = self._size(wanted)
+        return _preferred(
+            [
+                row
+                for row in self._groups.get(_key(wanted), [])
+                if (row.n == size or row.status != "ok") and shortfall(row, wanted) == ()
+            ]
+        )
 
-    def fills(self, wanted: Wanted, seed: int) -> bool:
-        """Tell whether nothing has to be measured: a row of the installed code exists."""
-        return any(row.seed == seed and row.status == "ok" and is_current(row) for row in self.find(wanted))
+    def reduced(self, wanted: Wanted) -> dict[Reduction, list[ResultRow]]:
+        """Return measured rows on fewer inputs or by a weaker attack, by what they lack; the least reduced first."""
+        size, found = self._size(wanted), dict[Reduction, list[ResultRow]]()
+        for row in self._groups.get(_key(wanted), []):
+            less = shortfall(row, wanted)
+            if row.status != "ok" or row.n is None or less is None or row.n > size or (row.n == size and not less):
+                continue
+            every = stated(row).get("every")
+            reduction = Reduction(row.n, size, every if isinstance(every, int) else None, less)
+            found.setdefault(reduction, []).append(row)
+        return {each: _preferred(found[each]) for each in sorted(found, key=lambda each: each.rank)}
+
+    def fills(self, wanted: Wanted, seed: int, every: int | None = None) -> bool:
+        """Tell whether nothing has to be measured: a row of the installed code exists.
+
+        Where every so many-th input is asked for, a row that is reduced in this way alone is enough.
+        """
+        rows = self.find(wanted)
+        if every is not None:
+            like = (each for reduction, each in self.reduced(wanted).items() if _is_only(reduction, every))
+            rows = [*rows, *(row for each in like for row in each)]
+        return any(row.seed == seed and row.status == "ok" and is_current(row) for row in rows)
+
+    def _size(self, wanted: Wanted) -> int:
+        return wanted.n or self._sizes.get(wanted.dataset, 0)
+
+
+def _is_only(reduction: Reduction, every: int) -> bool:
+    return reduction.every == every and not reduction.less
+
+
+def _preferred(found: list[ResultRow]) -> list[ResultRow]:
+    """Return the rows of the installed code; if none was measured, superseded rows, all of one revision."""
+    current = [row for row in found if is_current(row)]
+    if any(row.status == "ok" for row in current):
+        return current
+    older = sorted((row for row in found if row.status == "ok" and row not in current), key=order)
+    return [row for row in older if row.revisions == older[0].revisions] or current
 
 
 def _key(row: ResultRow | Wanted) -> tuple[object, ...]:
@@ -59,26 +92,47 @@ def _key(row: ResultRow | Wanted) -> tuple[object, ...]:
     return row.dataset, row.network, row.trained_as, row.norm, radius, row.preset
 
 
-def has_settings(row: ResultRow, wanted: Wanted) -> bool:
-    """Compare names and settings; a setting that did not exist when the row was made is not a difference.
+def shortfall(row: ResultRow, wanted: Wanted) -> tuple[Less, ...] | None:
+    """Compare names and settings; return what the row's attack has less of, None if the row is of something else.
 
-    A row without any settings of one kind, or with names that cannot be read, does not match.
+    A setting that did not exist when the row was made is not a difference. A row without any settings of one kind, or
+    with names that cannot be read, does not match.
     """
     labels = {"framework": row.framework, "rejector": row.rejector, "attack": row.attack}
     try:
-        stated = _settings(row.settings)
+        settings = _settings(row.settings)
         names = {kind: plugin_name(kind, label) for kind, label in labels.items()}
     except (KeyError, TypeError, ValueError, AttributeError, UseError):
-        return False
+        return None
+    less: list[Less] = []
     for kind, label in labels.items():
         name, expected = expected_settings(kind, wanted)
         if names[kind] != name:
-            return False
-        for there in (stated[kind], explicit_settings(kind, label)):
-            if any(key in there and not same(there[key], value) for key, value in expected.items()):
-                return False
-    recipe = stated["recipe"]
-    return all(same(recipe[key], value) for key, value in _recipe(wanted).items() if key in recipe)
+            return None
+        said = explicit_settings(kind, label)
+        for key, value in expected.items():
+            found = [there[key] for there in (settings[kind], said) if key in there]
+            if all(same(each, value) for each in found):
+                continue
+            lower = _lower(key, found, value, wanted) if kind == "attack" else None
+            if lower is None:
+                return None
+            less.append(lower)
+    recipe = settings["recipe"]
+    is_same = all(same(recipe[key], value) for key, value in _recipe(wanted).items() if key in recipe)
+    return tuple(less) if is_same else None
+
+
+def _lower(key: str, found: list[str], value: str, wanted: Wanted) -> Less | None:
+    """Return how far a row's attack is weaker; None if it is not so, or if it is another attack.
+
+    Steps in a published name tell attacks apart: PGD-100 is a column of its own, and no weaker PGD-1000.
+    """
+    ours, theirs = _number(found[0]), _number(value)
+    is_effort = key in EFFORT and (key != "steps" or key not in explicit_settings("attack", wanted.attack))
+    if not is_effort or ours is None or theirs is None or not 0 < ours < theirs:
+        return None
+    return Less(key, ours, theirs) if all(same(each, found[0]) for each in found) else None
 
 
 @cache

@@ -41,25 +41,32 @@ def preset_of(selection: Selection) -> str:
     return selection.preset or ("paper" if own else "quick")
 
 
-def missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> dict[int, list[Wanted]]:
-    """Return, for each seed, the rows that no folder has, or only from superseded code."""
+def missing(
+    selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], every: int | None = None
+) -> dict[int, list[Wanted]]:
+    """Return, for each seed, the rows that no folder has, or only from superseded code, or only reduced.
+
+    With `every`, rows on every so many-th input are not missing either.
+    """
     found, preset = Rows(rows), preset_of(selection)
     cells = [cell for cells in selection.cells().values() for cell in cells]
     needed = list(dict.fromkeys(each for cell in cells for each in wanted(cell, preset)))
     lacking: dict[int, list[Wanted]] = {seed: [] for seed in seeds}
     for each in needed:
         for seed in seeds:
-            if not found.fills(each, seed):
+            if not found.fills(each, seed, every):
                 lacking[seed].append(each)
     return lacking
 
 
-def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int]) -> Plan:
+def plan_missing(
+    selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], every: int | None = None
+) -> Plan:
     """Plan exactly the missing rows, without a clean pass that is not asked for."""
     config = load_preset(preset_of(selection))
     cells: list[Cell] = []
     dropped: dict[str, None] = {}
-    for seed, lacking in missing(selection, rows, seeds).items():
+    for seed, lacking in missing(selection, rows, seeds, every).items():
         groups: dict[tuple[str, ...], list[str]] = {}
         for each in lacking:
             key = (each.dataset, each.network, each.framework, each.attack, each.budget)
@@ -73,6 +80,7 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
                 frameworks=[framework],
                 budgets=[budget] if ":" in budget else None,
                 seeds=(seed,),
+                every=every,
             )
             planned = _fitting(request, config, dropped)
             cells += [cell for cell in planned if (cell.attack.name == CLEAN) == (parse(attack).name == CLEAN)]
@@ -80,11 +88,19 @@ def plan_missing(selection: Selection, rows: Iterable[ResultRow], seeds: Sequenc
 
 
 def plan_table(
-    selection: Selection, rows: Iterable[ResultRow], seeds: Sequence[int], is_available: Callable[[Training], bool]
+    selection: Selection,
+    rows: Iterable[ResultRow],
+    seeds: Sequence[int],
+    is_available: Callable[[Training], bool],
+    every: int | None = None,
 ) -> Plan:
     """Plan the missing rows whose checkpoints are available; refuse a table for which none ever will be."""
-    plan = _available(plan_missing(selection, rows, seeds), is_available)
-    if not plan.cells and plan.dropped and not _available(plan_missing(selection, [], seeds), is_available).cells:
+    plan = _available(plan_missing(selection, rows, seeds, every), is_available)
+    if (
+        not plan.cells
+        and plan.dropped
+        and not _available(plan_missing(selection, [], seeds, every), is_available).cells
+    ):
         raise UseError("nothing to run: " + "; ".join(plan.dropped))
     return plan
 
@@ -117,7 +133,9 @@ def describe_missing(selection: Selection, tables: PaperTables, seeds: Sequence[
     never = sorted({each.measured.note for each in absent if not wanted(each.cell, preset_of(selection))})
     are = "is" if len(absent) == 1 else "are"
     of = f"{len(absent)} of {counted(len(tables.judged), 'cell')}"
-    lines = [f"{selection.paper}: {of} {are} missing; {tables.sources}"]
+    reduced = sum(bool(each.measured.reduced) for each in tables.judged)
+    only = f", {reduced} {'has' if reduced == 1 else 'have'} only reduced rows" if reduced else ""
+    lines = [f"{selection.paper}: {of} {are} missing{only}; {tables.sources}"]
     lines += filter(None, [superseded_line(tables.judged)])
     left_out = [f"left out: {line}" for line in plan.dropped]
     if not plan.cells:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from rrbench.paper.cells import FIELDS
 from rrbench.paper.judge import MEANING, Footnote, Judged, tolerances_line
 from rrbench.paper.layout import Grid
+from rrbench.paper.reduced import LEGEND as REDUCED_LEGEND
+from rrbench.paper.reduced import REDUCED
 from rrbench.paper.wanted import digits, is_published, wanted
 from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table, stacked_latex
 from rrbench.rows.tables import WIDTH, check_layout, render
@@ -28,7 +30,7 @@ class PrintedCell(NamedTuple):
     ours: str
     paper: str
     difference: str
-    extra: str  # the interval, or with --check the verdict
+    extra: str  # the interval, or with --check the verdict; of a reduced cell this word, and both
     marks: str  # of the footnotes
     is_best: bool
     is_best_published: bool
@@ -73,7 +75,7 @@ def record_of(each: Judged) -> dict[str, str | int | float | None]:
         "difference": each.difference,
         "low": measured.low,
         "high": measured.high,
-        "verdict": each.verdict,
+        "verdict": each.named,
         "note": "; ".join(filter(None, notes)),
     }
 
@@ -85,11 +87,14 @@ def _field(grid: Grid, each: Judged, marks: dict[str, str], with_verdicts: bool)
     is_percent = places == 2
     bound = f"{{:.{1 if is_percent else places}f}}"
     interval = "" if low is None or high is None else f"{bound.format(low)}..{bound.format(high)}"
+    words = [each.named] if with_verdicts else [REDUCED] if measured.reduced else []
+    # The interval of a reduced cell is always said: fewer inputs widen it, and its verdict does not.
+    words += [interval] if not with_verdicts or measured.reduced else []
     return PrintedCell(
         ours=each.verdict if measured.value is None else f"{measured.value:.{places}f}",
         paper="overflow" if each.cell.value == "nan" else each.cell.value,
         difference="" if each.difference is None else f"{each.difference:+.{places}f}",
-        extra=each.verdict if with_verdicts else interval,
+        extra=" ".join(filter(None, words)),
         marks=",".join(filter(None, (marks.get(key, "") for key in keys))),
         is_best=each.cell in grid.best,
         is_best_published=each.cell.bold,
@@ -116,7 +121,13 @@ def _notes(grid: Grid, with_verdicts: bool) -> list[str]:
     marked = [f"{mark}{powers.get(key, '')}: {texts[key]}" for key, mark in marks.items()]
     shared = [text for key, text in texts.items() if key not in marks]
     verdicts = [MEANING, tolerances_line(grid.judged)] if with_verdicts else []
-    return [*filter(None, [LEGEND, *verdicts]), *marked, *shared, *filter(None, [superseded_line(grid.judged)])]
+    reduced = [REDUCED_LEGEND] if any(each.measured.reduced for each in grid.judged) else []
+    return [
+        *filter(None, [LEGEND, *reduced, *verdicts]),
+        *marked,
+        *shared,
+        *filter(None, [superseded_line(grid.judged)]),
+    ]
 
 
 def superseded_line(judged: Sequence[Judged]) -> str:
@@ -136,7 +147,7 @@ def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:
     left = [" " * len(left[1]), *left]
     # A user's long name is cut rather than a number.
     width = min(max(map(len, left)), WIDTH - 2 - max(len(block[0]) for block in blocks))
-    left = [line if len(line) <= width else f"{line[: width - 1]}~" for line in left]
+    left = [_cut(line, width) for line in left]
     rows: list[list[list[str]]] = [[]]
     for block in blocks:
         used = width + sum(len(each[0]) + 2 for each in rows[-1])
@@ -148,6 +159,12 @@ def _text(grid: Grid, sources: str, with_verdicts: bool) -> str:
     ]
     notes = [line for note in [*_notes(grid, with_verdicts), sources] for line in textwrap.wrap(note, WIDTH)]
     return "\n".join([*textwrap.wrap(grid.title, WIDTH), "\n\n".join(parts), *notes])
+
+
+def _cut(line: str, width: int) -> str:
+    """Take letters out of the middle: lines often differ in their last word alone."""
+    tail = (width - 1) // 2
+    return line if len(line) <= width else f"{line[: width - 1 - tail]}~{line[-tail:]}"
 
 
 def _padded(lines: Sequence[str], width: int) -> list[str]:

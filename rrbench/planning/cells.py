@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 from rrbench.names import Choice, parse_budget, radius_text, show
+from rrbench.planning.sample import Sample
 from rrbench.plugins.config import MetricSettings, Recipe
 from rrbench.plugins.registry import build, revision, revision_of
 from rrbench.plugins.revisions import revisions_beside_plugins
@@ -114,7 +115,7 @@ class Cell:
     attack: Choice
     budget: Budget | None  # None: the attack has no budget at all
     seed: int
-    limit: int | None
+    sample: Sample
     preset: str
     metrics: MetricSettings
     is_adaptive: bool  # the stored attack depends on the rejector: the attack looks at it, or it asks the network again
@@ -176,7 +177,7 @@ class Cell:
             "is_adaptive": self.is_adaptive,
             "budget": show_budget(self.budget),
             "seed": self.seed,
-            "limit": self.limit,
+            **self.sample.facts(),
             "precision": precision,
             "preset": self.preset,
             **asdict(self.metrics),
@@ -247,7 +248,7 @@ def cell_key(cell: Mapping[str, Any]) -> str:
 
 
 # The parts of a cell's description that decide the moved images.
-_MOVING = ("checkpoint", "dataset", "attack", "members", "budget", "seed", "limit", "precision")
+_MOVING = ("checkpoint", "dataset", "attack", "members", "budget", "seed", "precision")
 
 
 def attack_key(cell: Mapping[str, Any]) -> str:
@@ -256,6 +257,7 @@ def attack_key(cell: Mapping[str, Any]) -> str:
     moving = (*_MOVING, "moved_on") if "moved_on" in cell else _MOVING  # only transfers have moved_on
     return digest(
         **{name: cell[name] for name in moving},
+        **Sample.of_cell(cell).facts(),
         rejector=cell["rejector"] if is_adaptive else None,
         revisions={
             kind: found for kind, found in revisions.items() if is_adaptive or kind not in ("rejector", "deployment")
@@ -265,13 +267,15 @@ def attack_key(cell: Mapping[str, Any]) -> str:
 
 def data_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the measured inputs of a cell that `Cell.describe` describes."""
-    return digest(dataset=cell["dataset"], limit=cell["limit"], revision=cell["revisions"]["dataset"])
+    sample = Sample.of_cell(cell).facts()
+    return digest(dataset=cell["dataset"], **sample, revision=cell["revisions"]["dataset"])
 
 
 def victim_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the fitted, calibrated rejector of a cell that `Cell.describe` describes."""
     return digest(
-        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
+        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector")},
+        **Sample.of_cell(cell).facts(),
         is_attacked=cell["is_adaptive"],  # the word in the keys of stored fits: the fit has a scale of its certainty
         revisions={
             kind: found
@@ -285,7 +289,8 @@ def clean_key(cell: Mapping[str, Any]) -> str:
     """Return the key of the scores on clean inputs, for the rejector of a cell that `Cell.describe` describes."""
     kinds = ("dataset", "network", "rejector", "deployment")
     return digest(
-        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector", "limit")},
+        **{name: cell[name] for name in ("checkpoint", "dataset", "rejector")},
+        **Sample.of_cell(cell).facts(),
         revisions={kind: cell["revisions"][kind] for kind in kinds},
     )
 

@@ -7,6 +7,7 @@ from typing import cast
 from rrbench.errors import UseError
 from rrbench.names import Choice, convert, long_form, parse, parse_budget, split_list
 from rrbench.planning.cells import Cell, Given, Plan, Training, depends, training_key
+from rrbench.planning.sample import Sample
 from rrbench.plugins.config import Config
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, table
@@ -39,6 +40,7 @@ class Request:
     budgets: Sequence[str] | None = None
     seeds: Sequence[int] = (0,)
     limit: int | None = None
+    every: int | None = None
     recipe: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -50,11 +52,11 @@ def make_plan(request: Request, config: Config) -> Plan:
         raise UseError("no seed given")
     for seed in request.seeds:
         convert(seed, int, "a seed")
-    if request.limit is not None and convert(request.limit, int, "--limit") != max(request.limit, 1):
-        raise UseError(f"--limit must be at least 1, not {request.limit}")
+    sample = Sample.asked(request.limit, request.every)
     check_names(config)
     for text in request.datasets or (config.run.dataset,):
         dataset = _chosen("dataset", text, config, parse(text).name if isinstance(text, str) else OWN)
+        sample.check(build(DataSource, dataset).info.test_size, dataset)
         attacks = _attacks(request, config, dataset, dropped)
         for network in _networks(request, config, dataset):
             for seed in request.seeds:
@@ -72,7 +74,7 @@ def make_plan(request: Request, config: Config) -> Plan:
                             planned.attack,
                             planned.budget,
                             seed,
-                            request.limit,
+                            sample,
                             config.preset,
                             config.metrics,
                             depends(planned.attack, rejector),

@@ -78,6 +78,8 @@ def misnamed(record: CellRecord) -> Iterator[str]:
     if len(named) != len(members) or not all(map(_is_attack, named, members)):
         names = ", ".join(member[0] for member in members) or "none"
         yield f"its row names the members {', '.join(map(str, named)) or 'none'}, and {names} were measured"
+    if stated.get("every") != cell.get("every"):
+        yield f"its row says every {stated.get('every')}, and {cell.get('every')} was measured"
     if ("moved_on" in stated) != ("moved_on" in cell):
         yield "its row and its cell do not agree on whether images were moved on another network"
     elif "moved_on" in cell and not (len(members) == 1 and _is_attack(cell["attack"][1]["by"], members[0])):

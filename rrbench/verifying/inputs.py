@@ -10,6 +10,7 @@ from torch import Tensor
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError, UseError
 from rrbench.measuring.evaluation import KEPT_IMAGES, check_budget
+from rrbench.planning.sample import Sample
 from rrbench.plugins.registry import build, restore
 from rrbench.protocols import Batch, DataSource, Split
 from rrbench.rows.record import CellRecord
@@ -24,7 +25,7 @@ class Inputs:
     roots: tuple[Path, ...]
     device: torch.device
     _batches: dict[tuple[str, Split], Batch] = field(default_factory=dict)
-    _hashes: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    _hashes: dict[tuple[str, Sample], str] = field(default_factory=dict)
 
     def load(self, record: CellRecord, split: Split) -> Batch:
         """Return a split of a cell's data set; if it is not here, a UseError says how to get it."""
@@ -63,10 +64,10 @@ class Inputs:
 
     def differences(self, record: CellRecord, scores: Scores, images: Tensor) -> Iterator[str]:
         """Say where a cell and its stored images differ from the data set; nothing if it is not here."""
-        whole, limit = self.find(record, "test"), record.cell["limit"]
+        whole, sample = self.find(record, "test"), Sample.of_cell(record.cell)
         if whole is None:
             return
-        test, data = whole.at(slice(limit)), (str(record.cell["dataset"]), limit)
+        test, data = sample.of(whole), (str(record.cell["dataset"]), sample)
         if data not in self._hashes:
             self._hashes[data] = fingerprint(test)
         if self._hashes[data] != record.row.data_sha256:
@@ -87,6 +88,7 @@ class Inputs:
         calibration = self.find(record, "calibration") if has_more else test
         if calibration is None:
             return
+        calibration = Sample.of_cell(record.cell).held_out(calibration, test)
         apart = 0 if bool(torch.isin(calibration.ids, test.ids).any()) else calibration.size
         found = scores.apart_certainty.size
         if found != apart:

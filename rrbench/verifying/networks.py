@@ -11,6 +11,7 @@ from rrbench.compute.looking import with_looks
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
+from rrbench.planning.sample import Sample
 from rrbench.plugins.registry import build, restore
 from rrbench.protocols import DataSource, NetworkSource
 from rrbench.rows.record import CellRecord
@@ -57,7 +58,8 @@ class Networks:
     def measured(self, record: CellRecord, checkpoint: Checkpoint) -> MeasuredNetwork:
         """Return the network that a cell was measured on, built once for all cells of a checkpoint."""
         cell = record.cell
-        said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on", "limit"))
+        said = tuple(str(cell[name]) for name in ("dataset", "network", "trained_on"))
+        said += (str(Sample.of_cell(cell)),)
         if rejector_of(record).has_look():
             said += (str(cell["rejector"]),)
         key = (checkpoint.sha256, record.row.precision, *said)
@@ -78,7 +80,8 @@ class Networks:
             network = place(network, device)
         precision = cast(Precision, record.row.precision)
         load = partial(self.inputs.load_if_any, record)
-        return MeasuredNetwork(with_looks(network, rejector), load, device, precision, cell["limit"])
+        sample = Sample.of_cell(cell)
+        return MeasuredNetwork(with_looks(network, rejector), load, device, precision, sample)
 
 
 def _make_room(kept: dict[Any, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rrbench.numbers import counted, duration
+from rrbench.numbers import counted, duration, ordinal
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,8 @@ def test_a_duration_has_the_unit_that_people_would_use(seconds: float, text: str
 
 def test_one_thing_is_not_several() -> None:
     assert [counted(number, "row") for number in (0, 1, 2, 12_345)] == ["0 rows", "1 row", "2 rows", "12,345 rows"]
+
+
+def test_an_ordinal_has_the_ending_that_people_write() -> None:
+    expected = ["2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th", "1002nd"]
+    assert [ordinal(number) for number in (2, 3, 4, 11, 12, 13, 21, 112, 1002)] == expected

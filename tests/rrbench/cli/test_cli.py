@@ -99,6 +99,8 @@ def test_the_help_of_rrbench_names_its_commands_and_a_first_step(command: Any) -
         (["--limit", "0"], ["--limit must be at least 1, not 0"]),
         (["--network", "small-cnn(width=0)"], ["network small-cnn(width=0): width must be at least 1"]),
         (["--limit", "-3"], ["--limit must be at least 1, not -3"]),
+        (["--every", "0"], ["--every must be at least 1, not 0"]),
+        (["--every", "10", "--limit", "9"], ["give --limit or --every, not both"]),
         (["--seeds", "0,one"], ["--seeds '0,one'"]),
         (["--seeds", ""], ["--seeds"]),
         (["--seed", "1", "--seeds", "2"], ["not both"]),

@@ -114,6 +114,7 @@ def test_whole_numbers_are_read_within_64_bits() -> None:
         (["--seed", "9" * 5000], "seed"),
         (["--seeds", f"0,{10**400}"], "seed"),
         (["--limit", str(10**400)], "limit"),
+        (["--every", str(10**400)], "every"),
         (["--workers", str(10**400)], "--workers"),
         (["--stop-after", f"{'9' * 5000}h"], "--stop-after"),
         (["--config", LONG], "cannot read the configuration"),

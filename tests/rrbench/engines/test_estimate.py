@@ -73,6 +73,11 @@ def test_an_attack_costs_steps_restarts_etas_and_targets_for_each_image(
     assert attack_gradients(cell) == expected
 
 
+@pytest.mark.parametrize(("every", "expected"), [(10, 36 * 100), (7, 52 * 100), (360, 100), (1, 360 * 100)])
+def test_every_so_many_th_input_costs_its_share(every: int, expected: int) -> None:
+    assert attack_gradients(plan(["rr"], ["pgd100"], every=every).cells[-1]) == expected
+
+
 def test_the_plan_is_shown_with_what_is_shared_and_what_it_costs(runner: Runner) -> None:
     shown = describe_plan(plan(["confidence", "kd", "carl"], ["pgd10"], frameworks=["pgd-at"]), runner)
     table, total = shown.split("\n\n")

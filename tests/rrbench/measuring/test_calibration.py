@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.measuring.measured_network import MeasuredNetwork
+from rrbench.planning.sample import Sample
 from rrbench.protocols import Batch, Outputs, Rejector, Split
 
 
@@ -67,6 +68,22 @@ def test_a_rejector_that_was_fitted_on_those_is_scaled_by_held_out_inputs() -> N
 
 def test_without_held_out_inputs_the_training_inputs_must_do() -> None:
     assert calibration(Fitted(), held_out=False) == pytest.approx(scale_of(TRAIN))
+
+
+def test_calibration_inputs_that_are_test_inputs_fix_one_threshold_where_they_lie_between_the_measured() -> None:
+    """All ids of every fifth input are in one fold, so that cross-fitting could find no threshold."""
+    peaks = [(1 + index) / 100 for index in range(40)]
+    test = split(peaks, 0)
+    batches: dict[Split, Batch | None] = {"train": None, "calibration": test.at(slice(20, None)), "test": test}
+    measured = MeasuredNetwork(Identity(), batches.get, torch.device("cpu"), "fp32", Sample(every=5))
+    assert measured.test().ids.tolist() == [0, 5, 10, 15, 20, 25, 30, 35]
+    apart = measured.apart()
+    assert apart is not None
+    assert apart.ids.tolist() == [index for index in range(20, 40) if index % 5]
+    # Of 16 right inputs the lowest is at the quantile 16 * 5 // 100 = 0: that of id 21.
+    found = measured.victim(Largest(), needs_scale=False).calibration
+    assert found is not None
+    assert found.threshold == pytest.approx(peaks[21])
 
 
 # Three pixels are three logits, so that the way from one class to another is known.

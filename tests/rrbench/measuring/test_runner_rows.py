@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from finished_run import verify
 from made_up_plugins import by_attack, measured
 from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.check import fingerprint
@@ -184,3 +186,40 @@ def test_rejecting_everything_is_robust_and_useless(bench: Any) -> None:
 def test_an_oracle_is_noted_and_nobody_else(bench: Any) -> None:
     for row in bench.measure("confidence,t-con", "brighter"):
         assert ("oracle" in row.note) == (row.rejector == "t-con")
+
+
+# Every tenth input is measured as it is among all of them.
+
+
+def test_every_tenth_input_is_judged_as_in_a_run_over_all(bench: Any) -> None:
+    whole = {(row.rejector, row.attack): row for row in bench.measure("confidence,kd", "pgd3", limit=None)}
+    tenth = bench.measure("confidence,kd", "pgd3", limit=None, every=10)
+    scores: dict[tuple[int | None, str, str], Any] = {}
+    for record, _ in Store(bench.out).cells():
+        scores[record.row.n, record.row.rejector, record.row.attack] = read_scores(bench.out, record.files)
+    assert {row.n for row in whole.values()} == {360}
+    assert len(tenth) == 4
+    for row in tenth:
+        assert (row.n, row.status) == (36, "ok")
+        assert row.note.startswith("only every 10th test input")
+        assert json.loads(row.settings)["every"] == 10
+        some, all_of_them = (scores[n, row.rejector, row.attack] for n in (36, 360))
+        assert some.ids.tolist() == all_of_them.ids[::10].tolist()
+        assert some.labels.tolist() == all_of_them.labels[::10].tolist()
+        np.testing.assert_allclose(some.logits, all_of_them.logits[::10], rtol=1e-3, atol=1e-3)
+        assert row.acc_all == pytest.approx(100 * all_of_them.correct[::10].mean())
+        # Thresholds come from the same calibration inputs, so what an input meets does not depend on the others.
+        assert row.deploy_threshold == whole[row.rejector, row.attack].deploy_threshold
+    assert all("every" not in json.loads(row.settings) for row in whole.values())
+
+
+def test_a_run_over_every_tenth_input_is_confirmed_and_an_ensemble_takes_its_members_answers(
+    bench: Any, tmp_path: Path
+) -> None:
+    config = tmp_path / "two.toml"
+    config.write_text(bench.config.read_text() + '\n[run]\nall_attacks = ["pgd1", "pgd2", "worst-case"]\n')
+    rows = bench.measure("confidence", "pgd1,worst-case", config=config, limit=None, every=10)
+    assert [(row.attack, row.n) for row in rows] == [("clean", 36), ("pgd1", 36), ("worst-case", 36)]
+    findings = verify(bench.out, rerun=True)
+    assert findings.problems == []
+    assert findings.confirmed == findings.rerun == 3

@@ -140,7 +140,7 @@ def test_plain_accuracy_comes_from_the_rows_of_any_rejector_of_the_checkpoint(ro
 
 
 CHANGES: dict[str, dict[str, object]] = {
-    "on fewer images": {"n": 9_999},
+    "on more images": {"n": 10_001},
     "under preset quick": {"preset": "quick"},
     "of another radius": {"eps": "7/255"},
     "of another norm": {"norm": "l2"},

@@ -10,7 +10,17 @@ import pytest
 
 from plan_parts import PAPER, QUICK, only, pairs, plan, trainings, without_strangers
 from rrbench import zoo
-from rrbench.planning.cells import Cell, Plan, Training, digest, show_budget
+from rrbench.planning.cells import (
+    Cell,
+    Plan,
+    Training,
+    attack_key,
+    clean_key,
+    data_key,
+    digest,
+    show_budget,
+    victim_key,
+)
 from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow
 
@@ -93,6 +103,7 @@ ROW_KEY_CHANGES: dict[str, dict[str, Any]] = {
     "rejector": {"rejectors": ["kd"]},
     "rejector setting": {"rejectors": ["confidence(tau=2)"]},
     "limit": {"limit": 100},
+    "every": {"every": 10},
     "eps": {"budgets": ["linf:1/10"]},
     "norm": {"budgets": ["l2:3/20"]},
     "seed": {"seeds": (1,)},
@@ -105,6 +116,14 @@ ROW_KEY_CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("change", ROW_KEY_CHANGES.values(), ids=ROW_KEY_CHANGES)
 def test_a_row_s_key_changes_with_all_that_matters(change: dict[str, Any]) -> None:
     assert only(plan(**change)).key("c", "fp32") != only(plan()).key("c", "fp32")
+
+
+def test_every_tenth_input_has_its_own_attack_fit_data_and_clean_scores() -> None:
+    tenth, whole = (only(plan(every=every)).describe("c", "fp32") for every in (10, None))
+    for key in (attack_key, victim_key, data_key, clean_key):
+        assert key(tenth) != key(whole)
+    assert only(plan(every=1)).describe("c", "fp32") == whole
+    assert "every" not in whole, "the keys of rows that were published before it must stay"
 
 
 def test_a_row_s_key_changes_with_attack_checkpoint_and_precision() -> None:
@@ -164,6 +183,7 @@ def test_a_checkpoint_s_key_changes_with_all_that_makes_its_weights(change: dict
         {"rejectors": ["kd"]},
         {"rejectors": ["confidence(tau=2)"]},
         {"limit": 7},
+        {"every": 7},
         {"budgets": ["linf:1/10"]},
         {"budgets": ["l2:1"]},
         {"frameworks": ["pgd-at(steps=7)"]},

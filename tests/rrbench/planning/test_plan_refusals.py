@@ -65,6 +65,11 @@ def test_nothing_left_is_an_error_that_says_why() -> None:
         ({"frameworks": ["atro(cost=0.7)"], "rejectors": ["atro"]}, "cost 0.7 must lie between 0 and 1/2"),
         ({"seeds": ()}, "no seed given"),
         ({"limit": 0}, "--limit must be at least 1, not 0"),
+        ({"every": 0}, "--every must be at least 1, not 0"),
+        ({"every": -10}, "--every must be at least 1, not -10"),
+        ({"every": 361}, "--every 361 is more than the 360 test inputs of digits"),
+        ({"every": "few"}, "--every cannot be 'few'"),
+        ({"limit": 5, "every": 5}, "give --limit or --every, not both"),
         ({"recipe": {"epochs": 0}}, "at least 1 epoch"),
     ],
 )

@@ -169,6 +169,13 @@ def test_scores_of_other_inputs_are_not_paired(folder: Path) -> None:
     assert notes[1:] == ["no interval: the two were measured on other test inputs"]
 
 
+def test_of_two_references_on_as_many_inputs_the_one_on_the_same_inputs_counts() -> None:
+    first, tenth = (dataclasses.replace(BASE, data_sha256=name) for name in ("first", "every tenth"))
+    own = dataclasses.replace(tenth, rejector="rr")
+    for rows in ([first, tenth], [tenth, first]):
+        assert reference_of(own, rows, "confidence") == tenth
+
+
 def test_the_reference_is_that_of_the_same_framework_else_the_only_one() -> None:
     trades = dataclasses.replace(BASE, framework="trades", trained_as="trades")
     own = dataclasses.replace(BASE, rejector="rr", framework="trades", trained_as="trades+rr")

@@ -1,0 +1,52 @@
+"""In which way a row is less than a published cell wants: fewer inputs, or a weaker attack. Imports no torch."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rrbench.numbers import ordinal
+
+REDUCED = "reduced"
+EFFORT = ("steps", "restarts", "searches", "queries")  # settings of attacks: with less of one an attack is weaker
+LEGEND = (
+    "reduced: no row has all inputs and the whole attack; ours is on fewer inputs or by a weaker attack, as its note "
+    "says. The tolerance is the same. Fewer inputs widen the interval, which rows do not have for distances; a weaker "
+    "attack may leave more right answers, which no interval shows. * compares it only with cells reduced like it."
+)
+
+
+@dataclass(frozen=True)
+class Less:
+    """A setting of an attack that is lower than wanted."""
+
+    name: str
+    found: Fraction
+    wanted: Fraction
+
+    def __str__(self) -> str:
+        """Say how much of it there is."""
+        return f"{self.found} of {self.wanted} {self.name}"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What rows lack; rows that lack the same may be averaged."""
+
+    n: int
+    size: int  # how many inputs are wanted
+    every: int | None  # measured is every so many-th input; None: it is not known which
+    less: tuple[Less, ...]
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Sort key, the least reduced first: fewer inputs are only less exact, a weaker attack is another one."""
+        strength = math.prod((each.found / each.wanted for each in self.less), start=Fraction(1))
+        return bool(self.less), -strength, -self.n, self.every or 0
+
+    @property
+    def text(self) -> str:
+        """The footnote of the cell."""
+        inputs = f"{self.n:,} of {self.size:,} test inputs"
+        inputs += f" (every {ordinal(self.every)})" if self.every else ""
+        parts = [inputs] if self.n < self.size else []
+        return f"{REDUCED}: {', '.join([*parts, *map(str, self.less)])}"
