@@ -415,7 +415,8 @@ def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> 
     corrupted = measured_beside_published(TABLE3, "cifar10-c-made")
     order = [("pgd-at", "rr"), ("pgd-at", "ebd"), ("pgd-at", "snet"), ("trades", "confidence"), ("trades", "rr")]
     lines = [corrupted[victim] for victim in (*order, ("atro", "atro"))]
-    assert len(corrupted) == len(lines) and all(len(line) == 10 for line in lines)
+    assert len(corrupted) == len(lines)
+    assert all(len(line) == 10 for line in lines)
     for attack in lines[0]:
         cells = " | ".join(line[attack] for line in lines)
         assert f"| `{attack[0].removeprefix('corruption:')}` | {cells} |\n" in text
