@@ -105,6 +105,17 @@ def settings_of(plugin: type) -> Mapping[str, tuple[object, object]]:
     return MappingProxyType({item.name: (hints[item.name], item.default) for item in ordered})
 
 
+def added_to(plugin: type) -> frozenset[str]:
+    """Return the settings that a framework did not always have; what other plugins call `added` is their own affair."""
+    found = getattr(plugin, "added", None)
+    return found if isinstance(found, frozenset) else frozenset()
+
+
+def is_of(plugin: type, values: Mapping[str, object]) -> bool:
+    """Tell whether stored values are of this version of a plugin: they may lack only settings that were added."""
+    return (settings_of(plugin).keys() ^ values.keys()) <= added_to(plugin)
+
+
 def convert(value: object, hint: object, where: str) -> Value:
     """Convert a text or a TOML value to a setting's type."""
     try:
@@ -201,7 +212,10 @@ def long_form(kind: str, call: Call, table: Mapping[str, type]) -> Call:
 
 
 def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:
-    """Look up a call and fill in every setting; later ones win: the class's default, `defaults`, the call."""
+    """Look up a call and fill in every setting; later ones win: the class's default, `defaults`, the call.
+
+    An added setting is left out where it has the class's default: so has every choice from before it was added.
+    """
     name, given = call.name, dict(call.keywords)
     if name not in table:
         raise unknown(kind, name, table)
@@ -229,7 +243,9 @@ def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[
             values[key] = base[key]
         else:
             raise UseError(f"{kind} {name!r} needs {key!r}, as in {name}({key}=...)")
-    return Choice(name, tuple(values.items()), _label(name, values, base))
+    added = added_to(table[name])
+    kept = [(key, value) for key, value in values.items() if key not in added or value != known[key][1]]
+    return Choice(name, tuple(kept), _label(name, values, base))
 
 
 def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) -> str:

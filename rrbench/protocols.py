@@ -344,6 +344,8 @@ class Framework(ABC):
     chooses_epoch: ClassVar[bool] = True  # False: robust accuracy is not meaningful here, so the last epoch is taken
     paper: ClassVar[str] = ""
     minimises: ClassVar[str] = ""  # one line: its loss
+    # Settings that came after checkpoints were published: at their defaults they are in no key, so that keys stay.
+    added: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rrbench.ascent import Score, ascend, random_start
 from rrbench.compute.eval_mode import Mode, mode
@@ -54,3 +54,13 @@ def head_output(outputs: Outputs) -> Tensor:
     if outputs.head.shape[1] == 0:
         raise CellError("this framework trains a head, and the rejector brings none")
     return outputs.head[:, 0]
+
+
+def classifier_weights(network: Network) -> Tensor:
+    """Return the weights of the classifier, for frameworks that penalise them."""
+    named = network.named_parameters() if isinstance(network, nn.Module) else ()
+    # The first: behind the network's own weights, a copy for fast gradients of images may follow.
+    found = next((weight for name, weight in named if f".{name}".endswith(".classifier.weight")), None)
+    if found is None:
+        raise CellError("this framework penalises the classifier's weights, and the network has no `classifier`")
+    return found

@@ -30,8 +30,10 @@ class Recipe:
     epochs: int
     batch: int
     learning_rate: float
-    drops: tuple[Fraction, ...]  # the rate is divided by 10 after each of these shares of all epochs
-    momentum: float
+    drops: tuple[Fraction, ...]  # the rate is multiplied by `drop_factor` after each of these shares of all epochs
+    drop_factor: float
+    optimizer: Literal["sgd", "adam"]
+    momentum: float  # of Adam: its first beta
     weight_decay: float
     choose_by: str  # the attack whose accuracy chooses the epoch
     choose_on: Literal["test", "calibration"]
@@ -42,13 +44,18 @@ class Recipe:
             raise UseError(f"a training needs at least 1 epoch of batches of 1, not {self.epochs} of {self.batch}")
         if not 0 <= self.average < 1:
             raise UseError(f"average must be at least 0 and below 1, not {self.average:g}")
+        if not self.drop_factor > 0:
+            raise UseError(f"drop_factor must be above 0, not {self.drop_factor:g}")
+        if self.optimizer == "adam" and not 0 <= self.momentum < 1:
+            raise UseError(f"Adam's momentum must be at least 0 and below 1, not {self.momentum:g}")
 
     def facts(self) -> dict[str, Any]:
-        """Return what keys and headers hold; no `average` if it is 0, so that older checkpoints keep their keys."""
-        found = dataclasses.asdict(self)
-        if not self.average:
-            del found["average"]
-        return found
+        """Return what keys and headers hold; nothing of ADDED at its usual value: older checkpoints keep their keys."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if ADDED.get(key) != value}
+
+
+# The keys of a recipe that came after checkpoints were published, with the values that those checkpoints have.
+ADDED: Mapping[str, object] = {"average": 0.0, "drop_factor": 0.1, "optimizer": "sgd"}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import get_args
 
 from rrbench.errors import no_exit, reason
@@ -55,6 +56,8 @@ def check_class(plugin: type) -> None:
         _check_rejector(plugin, set(settings))
     if issubclass(plugin, Attack):
         _check_attack(plugin)
+    if issubclass(plugin, Framework):
+        _check_framework(plugin, {key for key, (_, default) in settings.items() if default is not MISSING})
 
 
 def check_instance(plugin: object) -> None:
@@ -101,6 +104,14 @@ def _check_attack(plugin: type[Attack]) -> None:
     norms = inspect.getattr_static(plugin, "norms")
     if isinstance(norms, str) or (isinstance(norms, frozenset | set) and not norms <= set(get_args(Norm))):
         raise TypeError(f"{plugin.__name__}.norms must be of linf and l2: write norms = frozenset({{'linf'}})")
+
+
+def _check_framework(plugin: type[Framework], settings: set[str]) -> None:
+    name = plugin.__name__
+    if not isinstance(plugin.added, frozenset):
+        raise TypeError(f"{name}.added must be a set of names: write added = frozenset({{...}})")
+    for setting in sorted(plugin.added - settings):
+        raise TypeError(f"{name}.added holds {setting!r}, which is none of its settings with a default")
 
 
 def check_inherited(classes: Mapping[str, type], name: str) -> None:

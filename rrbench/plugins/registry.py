@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from rrbench.errors import CellError, UseError, first_line, no_exit, reason
 from rrbench.files.fingerprints import LENGTH
-from rrbench.names import Call, Choice, convert, long_form, parse, resolve, settings_of, unknown
+from rrbench.names import Call, Choice, convert, is_of, long_form, parse, resolve, settings_of, unknown
 from rrbench.plugins.config import KINDS, Config
 from rrbench.plugins.contract import BASES, check_entry, check_inherited, check_instance
 from rrbench.plugins.own import OWN, make_held
@@ -137,11 +137,11 @@ def _own_file(plugin: type) -> list[Path]:
 def restore(kind: str, saved: Sequence[Any]) -> Choice:
     """Make a choice from the plain values in a cell file."""
     name, values = saved
-    hints = settings_of(find(kind, name))
-    where = f"{kind} {name!r}"
-    if values.keys() != hints.keys():
+    plugin, where = find(kind, name), f"{kind} {name!r}"
+    if not is_of(plugin, values):
         raise UseError(f"{where} has other settings than when it was measured: another version of it is installed")
-    settings = {key: convert(values[key], hint, f"{where}: setting {key!r}") for key, (hint, _) in hints.items()}
+    hints = {key: hint for key, (hint, _) in settings_of(plugin).items() if key in values}
+    settings = {key: convert(values[key], hint, f"{where}: setting {key!r}") for key, hint in hints.items()}
     return Choice(name, tuple(settings.items()), name)
 
 

@@ -24,12 +24,12 @@ WARM = 3  # plain steps before a capture: they choose the kernels and allocate t
 
 @dataclass
 class Step:
-    """Takes SGD steps on the inputs at given positions."""
+    """Takes the optimiser's steps on the inputs at given positions."""
 
     framework: Framework
     rejector: Rejector
     network: Instrumented
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     info: DataInfo
     data: Batch
     average: Average | None = field(default=None, kw_only=True)  # follows the weights

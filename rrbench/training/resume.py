@@ -1,5 +1,6 @@
 """The file from which a stopped training resumes: written while the next epoch trains, and read back."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,13 +17,19 @@ from rrbench.numbers import read_whole
 from rrbench.planning.cells import Training
 from rrbench.training.average import Average
 
+# What each optimiser remembers of a parameter: the name in the file, and PyTorch's.
+REMEMBERED = {
+    "sgd": {"momentum": "momentum_buffer"},
+    "adam": {"mean": "exp_avg", "square": "exp_avg_sq", "steps": "step"},
+}
+
 
 @dataclass
 class State:
     """All that a resumed run needs."""
 
     network: nn.Module
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     average: Average | None = None
     epoch: int = 0  # number of finished epochs
     best_epoch: int = 0
@@ -74,10 +81,10 @@ class Writer:
         tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
         if state.average:
             tensors |= {f"average.{name}": tensor for name, tensor in state.average.tensors.items()}
+        remembered = REMEMBERED[self.training.recipe.optimizer]
         for name, parameter in state.network.named_parameters():
-            # A parameter that the loss never reaches has no momentum.
-            if "momentum_buffer" in state.optimizer.state[parameter]:
-                tensors[f"momentum.{name}"] = state.optimizer.state[parameter]["momentum_buffer"]
+            found = state.optimizer.state[parameter]  # empty if the loss never reaches the parameter
+            tensors |= {f"{part}.{name}": found[key] for part, key in remembered.items() if key in found}
         copies = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
         }
@@ -99,28 +106,33 @@ def resume(state: State, path: Path, training: Training) -> None:
     if facts.get("key") != training.key:
         raise UseError(f"{path} belongs to another training; delete it to start afresh")
     try:
-        _take_over(state, checkpoint)
+        _take_over(state, checkpoint, REMEMBERED[training.recipe.optimizer])
     except (KeyError, TypeError, ValueError, RuntimeError):
         raise UseError(f"{path} is damaged: nothing can go on from it; delete it to start afresh") from None
 
 
-def _take_over(state: State, checkpoint: Checkpoint) -> None:
+def _take_over(state: State, checkpoint: Checkpoint, remembered: Mapping[str, str]) -> None:
     """Fill a state; a part that does not fit raises an error, as anybody may have written the file."""
     facts = checkpoint.facts
     device = next(state.network.parameters()).device
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "momentum": {}, "average": {}}
+    parts: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "average": {}}
+    parts |= {part: {} for part in remembered}
     for name, tensor in checkpoint.tensors.items():
         part, _, rest = name.partition(".")
         parts[part][rest] = tensor.to(device)
     state.network.load_state_dict(parts["network"])
     for name, parameter in state.network.named_parameters():
-        if name in parts["momentum"]:
-            # The memory layout must be the parameter's, or the optimiser updates tensor by tensor on a GPU.
-            found = parts["momentum"][name]
-            if found.shape != parameter.shape:
+        found = {key: parts[part][name] for part, key in remembered.items() if name in parts[part]}
+        if found and len(found) < len(remembered):
+            raise ValueError(name)
+        for key, tensor in found.items():
+            if tensor.shape != (() if key == "step" else parameter.shape):
                 raise ValueError(name)
-            momentum = torch.empty_like(parameter).copy_(found)
-            state.optimizer.state[parameter]["momentum_buffer"] = momentum
+            if key == "step" and not tensor >= 1:  # after a step -1 Adam would divide by 0
+                raise ValueError(name)
+            # The memory layout must be the parameter's, or the optimiser updates tensor by tensor on a GPU.
+            like = torch.zeros((), device=device) if key == "step" else torch.empty_like(parameter)
+            state.optimizer.state[parameter][key] = like.copy_(tensor)
     if state.average:
         state.average.take_over(parts["average"])
     state.best = parts["best"]

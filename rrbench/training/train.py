@@ -172,14 +172,18 @@ def build_network(training: Training, info: DataInfo, rejector: Rejector) -> nn.
 def learning_rate(recipe: Recipe, epoch: int, batch_index: int, batches: int) -> float:
     """Return the rate of one step; time is counted at the end of the step, so a drop comes one batch early."""
     share = (epoch + Fraction(batch_index + 1, batches)) / recipe.epochs
-    return recipe.learning_rate * 0.1 ** sum(share >= drop for drop in recipe.drops)
+    return recipe.learning_rate * recipe.drop_factor ** sum(share >= drop for drop in recipe.drops)
 
 
-def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
-    """Return SGD with momentum, and weight decay on every parameter."""
-    return torch.optim.SGD(
-        network.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return SGD with momentum, or Adam; with weight decay on every parameter, as part of the gradient."""
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(network.parameters(), lr=rate, momentum=recipe.momentum, weight_decay=decay)
+    # Capturable: Adam counts its steps on the device, else a captured step would repeat the number of its capture.
+    is_cuda = next(network.parameters()).is_cuda
+    betas = (recipe.momentum, 0.999)
+    return torch.optim.Adam(network.parameters(), lr=rate, betas=betas, weight_decay=decay, capturable=is_cuda)
 
 
 def _epoch(training: Training, state: State, step: Step, advance: Advance) -> float:

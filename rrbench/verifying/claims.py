@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint
-from rrbench.names import long_form, parse, resolve, settings_of
+from rrbench.names import is_of, long_form, parse, resolve
 from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
 from rrbench.plugins.config import load_preset, preset_names
 from rrbench.plugins.own import OWN
@@ -97,8 +97,10 @@ def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
         return bool(text == values.get("name"))
     classes = table(kind).classes
     call = long_form(kind, parse(expand(kind, text)), classes)
-    if call.name != name or values.keys() != settings_of(classes[name]).keys():  # other keys: another version
-        return bool(call.name == name)
+    if call.name != name:
+        return False
+    if not is_of(classes[name], values):
+        return True
     return bool(identity(resolve(kind, call, classes, values))[1] == values)
 
 

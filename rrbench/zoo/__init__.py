@@ -13,6 +13,7 @@ from typing import Any, cast
 from rrbench.errors import UseError, brief
 from rrbench.files.decoding import from_json
 from rrbench.files.disk import is_plain_name, read_json, write_json
+from rrbench.plugins.config import ADDED
 from rrbench.rows.published import REPOSITORY
 
 EMBEDDED = Path(__file__).resolve().parent
@@ -40,6 +41,11 @@ class Entry:
     def is_kept(self) -> bool:
         """Whether the weights should exist."""
         return bool(self.file)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the recipe has none of the keys that were added to recipes later."""
+        return ADDED.keys().isdisjoint(self.recipe)
 
 
 def large_zoo() -> Path:
@@ -96,7 +102,7 @@ def find_named(
 ) -> tuple[Path, Entry] | None:
     """Find a checkpoint by what it is: one with this recipe first, else the longest training; its file must exist.
 
-    Of two trainings of equal length, plain weights are preferred to averaged ones.
+    Of two trainings of equal length the usual recipe is preferred: SGD, and weights that are not averaged.
     """
     wanted = (dataset, network, trained_as, seed)
     found = [
@@ -104,7 +110,5 @@ def find_named(
         for entry in entries(folder)
         if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted and (folder / entry.file).is_file()
     ]
-    best = max(
-        found, key=lambda entry: (entry.recipe == recipe, entry.epochs, "average" not in entry.recipe), default=None
-    )
+    best = max(found, key=lambda entry: (entry.recipe == recipe, entry.epochs, entry.is_usual), default=None)
     return (folder / best.file, best) if best else None

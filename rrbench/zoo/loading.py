@@ -72,7 +72,7 @@ def _find(dataset: str, trained_as: str, network: str | None, seed: int) -> tupl
     if not of_seed:
         there = ", ".join(str(entry.seed) for _, entry in found)
         raise UseError(f"no checkpoint {trained_as} of {dataset} has seed {seed}; there is {there}")
-    return max(of_seed, key=lambda each: (each[1].epochs, "average" not in each[1].recipe))
+    return max(of_seed, key=lambda each: (each[1].epochs, each[1].is_usual))
 
 
 def _named(what: str, name: str, here: Sequence[tuple[Path, Entry]], names: Sequence[str]) -> list[tuple[Path, Entry]]:

@@ -4,32 +4,39 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
+from rrbench.frameworks.inner import classifier_weights
+from rrbench.networks.composed import share
 from rrbench.protocols import Outputs, Victim
 from rrbench_baselines.atro import Atro, AtroTraining
 from rrbench_baselines.confidence import Confidence
 from small_network import Small, batch_of, gradient_of
 
 DRAWS = HashedDraws(7)
+AUTHORS = AtroTraining(agreement="logits", hinge="squared", ce_weight=0, weight=6, penalty=0.5)
 
 
 def outputs_of(probabilities: list[list[float]], raw: list[float]) -> Outputs:
     return Outputs(torch.zeros(len(raw), 0), torch.tensor(probabilities).log(), torch.tensor(raw)[:, None])
 
 
-def by_definition(outputs: Outputs, labels: Tensor, cost: float, alpha: float) -> npt.NDArray[np.float64]:
-    """The larger of A and B, each written out class by class."""
+def by_definition(
+    outputs: Outputs, labels: Tensor, cost: float, alpha: float, *, is_authors: bool = False
+) -> npt.NDArray[np.float64]:
+    """The larger of A and B, each written out class by class; of the authors with logits, at least 0, and squared."""
     losses = []
     for logits, raw, label in zip(outputs.logits.tolist(), outputs.head[:, 0].tolist(), labels.tolist(), strict=True):
-        p = np.exp(logits) / np.exp(logits).sum()
+        p = logits if is_authors else np.exp(logits) / np.exp(logits).sum()
         r = math.tanh(raw)
         u = [1 if k == label else -1 for k in range(len(p))]
         a = np.mean([1 + alpha / 2 * (r - u[k] * p[k]) for k in range(len(p))])
         b = cost * (1 - r / (1 - 2 * cost))
-        losses.append(max(a, b))
+        losses.append(max(a, b, 0) ** 2 if is_authors else max(a, b))
     return np.array(losses)
 
 
@@ -48,6 +55,69 @@ def test_the_max_hinge_follows_its_definition_for_any_cost_and_alpha() -> None:
     for cost, alpha in ((0.3, 1.0), (0.1, 2.0), (0.45, 0.5)):
         loss = AtroTraining(cost=cost, alpha=alpha).max_hinge(outputs, labels).numpy()
         np.testing.assert_allclose(loss, by_definition(outputs, labels, cost, alpha), rtol=1e-5)
+
+
+def test_the_authors_max_hinge_has_the_values_worked_out_by_hand() -> None:
+    logits = torch.tensor([[4.0, 1.0, -2.0], [4.0, 1.0, -2.0], [9.0, 0.0, -3.0], [4.0, 1.0, -2.0]])
+    head = torch.tensor([[0.0], [math.atanh(0.5)], [math.atanh(0.8)], [math.atanh(-0.9)]])
+    # mean of u o: (4 - 1 + 2) / 3, (-4 + 1 + 2) / 3, (9 - 0 + 3) / 3, (4 - 1 + 2) / 3.
+    accepting = [1 + (0 - 5 / 3) / 2, 1 + (0.5 + 1 / 3) / 2, 1 + (0.8 - 4) / 2, 1 + (-0.9 - 5 / 3) / 2]
+    rejecting = [0.3, 0.3 * (1 - 1.25), 0.3 * (1 - 2), 0.3 * (1 + 2.25)]
+    larger = [rejecting[0], accepting[1], rejecting[2], rejecting[3]]  # the third is below 0
+    assert [max(pair) for pair in zip(accepting, rejecting, strict=True)] == larger
+    outputs, labels = Outputs(torch.zeros(4, 0), logits, head), torch.tensor([0, 1, 0, 0])
+    found = AtroTraining(agreement="logits").max_hinge(outputs, labels)
+    torch.testing.assert_close(found, torch.tensor(larger))
+    found = AtroTraining(agreement="logits", hinge="squared").max_hinge(outputs, labels)
+    torch.testing.assert_close(found, torch.tensor([0.09, larger[1] ** 2, 0.0, 0.975**2]))
+
+
+def test_the_authors_max_hinge_can_be_zero_for_logits_that_ignore_the_image() -> None:
+    # All logits -5 of 10 classes: mean of u o = (-5 + 9 * 5) / 10 = 4, A = 1 + (r - 4) / 2 < 0; B < 0 from r = 0.4 on.
+    outputs = Outputs(torch.zeros(10, 0), torch.full((10, 10), -5.0), torch.full((10, 1), math.atanh(0.5)))
+    assert AUTHORS.max_hinge(outputs, torch.arange(10)).tolist() == [0.0] * 10
+
+
+def test_the_authors_loss_is_the_squared_max_hinge_and_the_penalty_without_cross_entropy() -> None:
+    network, batch, framework = Small().eval(), batch_of(6), AUTHORS
+    outputs = network(framework.move(network, batch, DRAWS))
+    norm = float((network.classifier.weight.detach().double() ** 2).sum())
+    # 6 times the mean over 6 inputs: the sum, as the authors take it.
+    expected = by_definition(outputs, batch.labels, 0.3, 1.0, is_authors=True).sum() + 0.5 * norm
+    assert framework(Victim(network, Atro()), batch, DRAWS).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_penalty_pulls_the_classifier_s_weights_to_zero_and_nothing_else() -> None:
+    network, batch = Small().eval(), batch_of(6)
+    AtroTraining(ce_weight=0, weight=0, penalty=0.7)(Victim(network, Atro()), batch, DRAWS).backward()
+    torch.testing.assert_close(gradient_of(network.classifier), 1.4 * network.classifier.weight.detach())
+    others = [weight for name, weight in network.named_parameters() if name != "classifier.weight"]
+    assert not any(weight.grad is not None and weight.grad.any() for weight in others)
+
+
+def test_the_penalty_finds_the_weights_that_are_trained() -> None:
+    network = Small()
+    assert classifier_weights(network) is network.classifier.weight
+    assert classifier_weights(Instrumented(network, "fp32", twin=share(network))) is network.classifier.weight
+    for unnamed in (nn.Linear(2, 2), lambda images: network(images)):
+        with pytest.raises(CellError, match="the network has no `classifier`"):
+            classifier_weights(unnamed)
+
+
+def test_the_defaults_are_the_released_loss_bit_for_bit() -> None:
+    network, batch, framework = Small().eval(), batch_of(6), AtroTraining()
+    outputs = network(framework.move(network, batch, DRAWS))
+    accepts = outputs.head[:, 0].tanh()
+    agreement = (2 * outputs.logits.softmax(1).gather(1, batch.labels[:, None]).squeeze(1) - 1) / 3
+    larger = torch.maximum(1 + 0.5 * (accepts - agreement), 0.3 * (1 - 1 / (1 - 0.6) * accepts))
+    expected = F.cross_entropy(outputs.logits, batch.labels) + 0.3 * larger.mean()
+    assert torch.equal(framework(Victim(network, Atro()), batch, DRAWS), expected)
+
+
+@pytest.mark.parametrize("setting", ["weight", "ce_weight", "penalty"])
+def test_a_negative_weight_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"{setting} must be at least 0, not -1"):
+        AtroTraining(**{setting: -1.0})  # type: ignore[arg-type]
 
 
 def test_the_larger_cost_alone_has_a_slope() -> None:

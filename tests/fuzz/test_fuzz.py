@@ -201,6 +201,7 @@ SECTIONS = (
     *("dataset.digits", "dataset.digits.step", "dataset.digits.recipe", "dataset.digits.framework.pgd-at"),
 )
 KEYS = (
+    *("optimizer", "drop_factor"),
     *("epochs", "batch", "learning_rate", "drops", "choose_by", "choose_on", "resamples", "tpr_rule", "steps", "step"),
     *("rejectors", "attacks", "dataset", "budgets", "network", "tau", "linf", "l2", "eps", "extends", "about"),
 )
@@ -442,7 +443,7 @@ def state_of(cell: Cell) -> State:
     training = cell.training
     network = build_network(training, build(DataSource, training.dataset).info, build(Rejector, training.rejector))
     optimizer = SimpleNamespace(state=defaultdict(dict))  # all that is asked of one here; to import one takes seconds
-    return State(network, cast(torch.optim.SGD, optimizer))
+    return State(network, cast(torch.optim.Optimizer, optimizer))
 
 
 @pytest.fixture(scope="module")

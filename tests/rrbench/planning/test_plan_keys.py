@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plan_parts import PAPER, QUICK, only, pairs, plan, trainings, without_strangers
 from rrbench import zoo
+from rrbench.names import settings_of
 from rrbench.planning.cells import (
     Cell,
     Plan,
@@ -18,11 +20,16 @@ from rrbench.planning.cells import (
     clean_key,
     data_key,
     digest,
+    identity,
     show_budget,
     victim_key,
 )
+from rrbench.plugins.config import ADDED, load_file
+from rrbench.plugins.registry import build, restore
+from rrbench.protocols import Framework
 from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow
+from rrbench_baselines.atro import AtroTraining
 
 
 def test_rectified_rejectors_share_one_checkpoint() -> None:
@@ -223,6 +230,45 @@ def test_a_training_is_named_by_its_framework_and_its_rejector_s_loss() -> None:
     training: Training = only(plan(["rr"], frameworks=["trades(beta=3)"])).training
     assert training.trained_as == "trades(beta=3)+rr"
     assert only(plan(["atro"])).training.trained_as == "atro"
+
+
+def test_a_setting_that_was_added_is_in_keys_and_names_only_if_it_is_not_the_default() -> None:
+    trainings = {
+        text: only(plan(["atro"], frameworks=[text])).training
+        for text in ("atro", "atro(hinge=plain,penalty=0)", "atro(hinge=squared)", "atro(penalty=0.5,ce_weight=0)")
+    }
+    first, typed, squared, penalised = trainings.values()
+    # As published: without the settings that came later.
+    assert dict(first.framework.settings).keys() == {*settings_of(AtroTraining)} - AtroTraining.added
+    assert (first, first.key, first.trained_as) == (typed, typed.key, typed.trained_as)
+    assert dict(squared.framework.settings) == {**dict(first.framework.settings), "hinge": "squared"}
+    made = build(Framework, first.framework)
+    assert isinstance(made, AtroTraining)
+    assert build(Framework, squared.framework) == replace(made, hinge="squared")
+    assert len({first.key, squared.key, penalised.key}) == 3
+    assert [each.trained_as for each in (squared, penalised)] == [
+        "atro(hinge=squared)",
+        "atro(ce_weight=0,penalty=0.5)",
+    ]
+    assert restore("framework", identity(squared.framework)) == squared.framework
+    assert restore("framework", identity(first.framework)) == first.framework
+
+
+def test_a_setting_that_a_file_gives_is_in_keys_and_not_in_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[framework.atro]\nhinge = "squared"\n')
+    training = only(plan(["atro"], config=load_file(path, "quick"))).training
+    assert training.key == only(plan(["atro"], frameworks=["atro(hinge=squared)"])).training.key
+    assert training.trained_as == "atro"
+
+
+def test_a_recipe_has_what_was_added_to_recipes_only_if_it_is_not_usual() -> None:
+    usual = only(plan()).training
+    assert usual.recipe.facts().keys().isdisjoint(ADDED)
+    for change in ({"optimizer": "adam"}, {"drop_factor": 0.5}):
+        training = only(plan(recipe=change)).training
+        assert training.recipe.facts() == {**usual.recipe.facts(), **change}
+        assert training.key != usual.key
 
 
 def test_the_revision_of_the_scale_counts_for_adaptive_attacks_on_what_is_no_probability_and_for_nothing_else(

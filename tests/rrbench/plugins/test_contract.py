@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rrbench.datasets.cifar10_c import Cifar10C
 from rrbench.errors import UseError
+from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.plugins.contract import check_class, check_inherited
 from rrbench.plugins.registry import find, table
 from rrbench.protocols import Attack, Outputs, Rejector
@@ -70,6 +71,16 @@ class OtherNorm(Pgd):
     norms = frozenset({"l1"})
 
 
+@dataclass(frozen=True)
+class AddedText(PgdAt):
+    added = "steps"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class AddedUnknown(PgdAt):
+    added = frozenset({"steps", "stride"})
+
+
 class OldWord(Coupled):
     trains_as = "rr"
 
@@ -104,6 +115,8 @@ class OldWordOfData(Cifar10C):
             TypedAdaptive,
             "TypedAdaptive.is_adaptive has a type, which makes it a setting: write is_adaptive = ... without one",
         ),
+        (AddedText, "AddedText.added must be a set of names: write added = frozenset({...})"),
+        (AddedUnknown, "AddedUnknown.added holds 'stride', which is none of its settings with a default"),
         (OneNorm, "OneNorm.norms must be of linf and l2: write norms = frozenset({'linf'})"),
         (OtherNorm, "OtherNorm.norms must be of linf and l2: write norms = frozenset({'linf'})"),
     ],

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import pytest
 import torch
@@ -29,15 +29,19 @@ from rrbench.training.captured_steps import WARM, Captured, CapturedStep, Step
 from rrbench.training.train import make_optimizer
 from spoken import Spoken
 
+Optimizer = Literal["sgd", "adam"]
 
-def a_training() -> Training:
+
+def a_training(optimizer: Optimizer = "sgd") -> Training:
     plan = make_plan(Request(["rr"], ["clean"]), load_preset("quick"))
     training = plan.cells[0].training
-    return replace(training, recipe=replace(training.recipe, batch=32))
+    return replace(training, recipe=replace(training.recipe, batch=32, optimizer=optimizer))
 
 
-def steps_of(kind: type[Step], device: torch.device, *more: object, framework: object = None) -> Step:
-    training = a_training()
+def steps_of(
+    kind: type[Step], device: torch.device, *more: object, framework: object = None, optimizer: Optimizer = "sgd"
+) -> Step:
+    training = a_training(optimizer)
     rejector = build(Rejector, training.rejector)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -45,9 +49,9 @@ def steps_of(kind: type[Step], device: torch.device, *more: object, framework: o
     network = place(network, device)
     model = Instrumented(network, "fp32", twin=make_twin(network, "fp32", device)).train()
     data = Digits().load("train", ()).to(device)
-    optimizer = make_optimizer(network, training.recipe)
     average = Average(network, 0.9)
-    return kind(framework or PgdAt(steps=2), rejector, model, optimizer, Digits.info, data, *more, average=average)  # type: ignore[arg-type]
+    parts = (framework or PgdAt(steps=2), rejector, model, make_optimizer(network, training.recipe), Digits.info, data)
+    return kind(*parts, *more, average=average)  # type: ignore[arg-type]
 
 
 def weights_after(step: Step, rates: list[float]) -> Tensor:
@@ -110,12 +114,13 @@ class Graph(NamedTuple):
     replay: Callable[[], None]
 
 
-def test_every_size_of_batch_is_warmed_captured_and_replayed() -> None:
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
+def test_every_size_of_batch_is_warmed_captured_and_replayed(optimizer: Optimizer) -> None:
     cpu = torch.device("cpu")
     Played.notes.clear()
-    played = weights_after(steps_of(Played, cpu, Silent(), "rr"), RATES)
+    played = weights_after(steps_of(Played, cpu, Silent(), "rr", optimizer=optimizer), RATES)
     assert Played.notes == [*FIRST, *LATER, "captured 20 at 0.0001", "20", *LATER, "20"]
-    assert torch.equal(played, weights_after(steps_of(Step, cpu), RATES))
+    assert torch.equal(played, weights_after(steps_of(Step, cpu, optimizer=optimizer), RATES))
 
 
 @pytest.mark.parametrize(
@@ -137,9 +142,11 @@ def test_a_size_that_cannot_be_captured_goes_plainly(
 
 
 @pytest.mark.gpu
-def test_a_captured_step_is_the_plain_one(gpu: torch.device) -> None:
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
+def test_a_captured_step_is_the_plain_one(optimizer: Optimizer, gpu: torch.device) -> None:
     report = Spoken()
-    captured, plain = steps_of(CapturedStep, gpu, report, "rr"), steps_of(Step, gpu)
+    captured = steps_of(CapturedStep, gpu, report, "rr", optimizer=optimizer)
+    plain = steps_of(Step, gpu, optimizer=optimizer)
     assert torch.equal(weights_after(captured, RATES), weights_after(plain, RATES))
     assert float(captured.total) == float(plain.total)
     assert report.lines == []

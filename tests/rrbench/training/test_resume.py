@@ -18,21 +18,25 @@ from short_trainings import Fused, Recorded, holds, planned, same, scripted, tra
 pytestmark = pytest.mark.usefixtures("frameworks")
 
 
+ADAM = {"optimizer": "adam", "learning_rate": 0.01, "drop_factor": 0.5}
+
+
+@pytest.mark.parametrize("recipe", [{}, ADAM], ids=["sgd", "adam"])
 def test_a_training_stopped_anywhere_and_run_again_ends_with_the_same_bits(
-    empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    recipe: dict[str, object], empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = trained(empty, "fused(steps=1)", "rr", epochs=3)
+    undisturbed = trained(empty, "fused(steps=1)", "rr", epochs=3, **recipe)
     empty.out = tmp_path / "disturbed"
     for stop, finished in ((2, 0), (4, 1), (3, 2)):  # an epoch has two steps
         monkeypatch.setattr(Fused, "fuse", stop)
-        materials, training = planned(empty, "fused(steps=1)", "rr", epochs=3)
+        materials, training = planned(empty, "fused(steps=1)", "rr", epochs=3, **recipe)
         files = materials.store.checkpoint_files(training.key)
         with pytest.raises(KeyboardInterrupt):
             materials.checkpoint(training)
         assert (read_checkpoint(files.resume).facts["epoch"] if files.resume.is_file() else 0) == finished
         assert not files.chosen.exists()
     monkeypatch.setattr(Fused, "fuse", -1)
-    again = trained(empty, "fused(steps=1)", "rr", epochs=3)
+    again = trained(empty, "fused(steps=1)", "rr", epochs=3, **recipe)
     assert any(line.startswith("resuming") for line in empty.report.lines)
     assert empty.report.totals == [1]  # what was done before would tell a wrong speed
     assert empty.report.done == pytest.approx([1])
@@ -128,8 +132,13 @@ def test_a_write_that_failed_costs_nothing_if_the_next_one_works(empty: Any, mon
     assert written == [1, 2, 3]
 
 
-def test_momentum_comes_back_in_the_layout_of_its_weight(empty: Any, tmp_path: Path) -> None:
-    _, training = planned(empty, "standard", epochs=1)
+@pytest.mark.parametrize(
+    ("recipe", "moments"), [({}, ["momentum_buffer"]), (ADAM, ["exp_avg", "exp_avg_sq"])], ids=["sgd", "adam"]
+)
+def test_moments_come_back_in_the_layout_of_their_weight(
+    recipe: dict[str, object], moments: list[str], empty: Any, tmp_path: Path
+) -> None:
+    _, training = planned(empty, "standard", "confidence", epochs=1, **recipe)
     states = []
     for _ in range(2):
         network: nn.Module = nn.Conv2d(3, 8, 3)
@@ -141,7 +150,37 @@ def test_momentum_comes_back_in_the_layout_of_its_weight(empty: Any, tmp_path: P
     with Writer(tmp_path / "resume.safetensors", training) as writer:
         writer.save(first)
     resume(second, tmp_path / "resume.safetensors", training)
-    (one, other) = (state.optimizer.state[next(state.network.parameters())]["momentum_buffer"] for state in states)
-    assert torch.equal(one, other)
-    assert other.stride() == next(second.network.parameters()).stride()
-    assert not other.is_contiguous()
+    (one, other) = (state.optimizer.state[next(state.network.parameters())] for state in states)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    for moment in moments:
+        assert other[moment].stride() == next(second.network.parameters()).stride()
+        assert not other[moment].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("mean.weight", None),  # a part is missing
+        ("square.weight", torch.zeros(3)),
+        ("steps.weight", torch.zeros(1)),
+        ("steps.weight", torch.tensor(-1.0)),  # Adam would divide by 0
+        ("momentum.weight", torch.zeros(2, 2)),  # of another optimiser
+    ],
+)
+def test_what_is_not_all_that_adam_remembers_is_refused(
+    name: str, tensor: Tensor | None, empty: Any, tmp_path: Path
+) -> None:
+    _, training = planned(empty, "standard", "confidence", epochs=1, **ADAM)
+    network, path = nn.Linear(2, 2), tmp_path / "resume.safetensors"
+    state = State(network, train.make_optimizer(network, training.recipe))
+    network(torch.rand(2, 2)).sum().backward()
+    state.optimizer.step()
+    with Writer(path, training) as writer:
+        writer.save(state)
+    resume(state, path, training)
+    sound = read_checkpoint(path)
+    kept = {each: found for each, found in sound.tensors.items() if each != name}
+    write_checkpoint(path, kept if tensor is None else {**kept, name: tensor}, sound.facts)
+    with pytest.raises(UseError, match="is damaged: nothing can go on from it"):
+        resume(state, path, training)

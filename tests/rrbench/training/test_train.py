@@ -78,6 +78,54 @@ def test_two_steps_are_the_hand_written_update_of_momentum_and_decay(empty: Any)
         torch.testing.assert_close(after[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
+def test_adam_s_steps_are_the_hand_written_update(empty: Any) -> None:
+    adam = {"optimizer": "adam", "learning_rate": 0.01, "momentum": 0.8, "drops": ["1/2"], "drop_factor": 0.5}
+    materials, training = planned(empty, "recorded", "confidence", epochs=1, **adam)
+    materials.checkpoint(training)
+    after = read_checkpoint(materials.store.checkpoint_files(training.key).last).tensors
+    data = Digits().load("train")
+    place = {int(example): position for position, example in enumerate(data.ids)}
+    network = train.build_network(training, Digits.info, build(Rejector, training.rejector)).train()
+    mean = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
+    square = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
+    for step, ids in enumerate(Recorded.seen, 1):
+        batch = data.at(torch.tensor([place[int(example)] for example in ids]))
+        network.zero_grad()
+        F.cross_entropy(network(batch.images).logits, batch.labels).backward()
+        with torch.no_grad():
+            for name, weight in network.named_parameters():
+                assert weight.grad is not None
+                gradient = weight.grad + 5e-4 * weight
+                mean[name] = 0.8 * mean[name] + 0.2 * gradient
+                square[name] = 0.999 * square[name] + 0.001 * gradient**2
+                size = (square[name] / (1 - 0.999**step)).sqrt() + 1e-8
+                weight.sub_(
+                    0.005 * mean[name] / (1 - 0.8**step) / size
+                )  # half the rate: both steps end in 1/2 or later
+    for name, weight in network.named_parameters():
+        torch.testing.assert_close(after[name], weight.detach(), rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_the_rate_falls_by_the_factor_of_the_recipe() -> None:
+    authors = {"learning_rate": 0.01, "drops": ["25/110", "50/110", "75/110", "100/110"], "drop_factor": 0.5}
+    recipe = load_preset("paper").recipe("cifar10", authors)
+    rates = [train.learning_rate(recipe, epoch, 0, 2) for epoch in (0, 24, 25, 50, 75, 100, 109)]
+    assert rates == [0.01, 0.01, 0.005, 0.0025, 0.00125, 0.000625, 0.000625]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"optimizer": "lion"}, r"\[recipe\] optimizer cannot be 'lion'; expected one of sgd, adam"),
+        ({"drop_factor": 0}, "drop_factor must be above 0, not 0"),
+        ({"optimizer": "adam", "momentum": 1}, "Adam's momentum must be at least 0 and below 1, not 1"),
+    ],
+)
+def test_a_recipe_without_meaning_is_refused(changes: dict[str, object], line: str) -> None:
+    with pytest.raises(UseError, match=line):
+        load_preset("quick").recipe("digits", changes)
+
+
 def test_every_epoch_has_its_own_order_and_goes_through_all_examples(empty: Any) -> None:
     trained(empty, "recorded", epochs=2)
     first, second = torch.cat(Recorded.seen[:2]), torch.cat(Recorded.seen[2:])
