@@ -1,7 +1,6 @@
 """The one gradient-ascent loop, for training and attacks: start, step, project, and which image to keep."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Literal
 
 import torch
@@ -10,7 +9,6 @@ from torch.nn import functional as F
 
 from rrbench.compute.batching import copies
 from rrbench.compute.instrumented import Instrumented
-from rrbench.cycles import LONG, Objective, climb_in_turn
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
 
@@ -145,9 +143,6 @@ def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
     return _largest_other(outputs.logits.log_softmax(1), labels)
 
 
-_BY_INPUT = ("labels", "answer", "rank", "boldest", "boldness", "evades", "broken")  # what a Tracker has of each input
-
-
 class Tracker:
     """Keeps, for each input, the answer (by `keep` and `select`) and the boldest wrong image seen.
 
@@ -181,18 +176,6 @@ class Tracker:
             # Wrong images come first, the most certain of them best; then the images nearest to being wrong.
             evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, self.labels).double())
         self._note_better(images, rank, evades)
-
-    def some(self, rows: Tensor) -> "Tracker":
-        """Return a tracker of some of the inputs, with what is kept for them."""
-        few = copy(self)
-        for name in _BY_INPUT:
-            setattr(few, name, getattr(self, name)[rows])
-        return few
-
-    def put(self, rows: Tensor, few: "Tracker") -> None:
-        """Take over what a tracker of some of the inputs kept for them."""
-        for name in _BY_INPUT:
-            setattr(self, name, getattr(self, name).index_copy(0, rows, getattr(few, name)))
 
     def join(self, other: "Tracker") -> None:
         """Take over what another tracker kept for copies of these inputs, as if seen here copy by copy."""
@@ -234,25 +217,16 @@ def search(
     keep: Keep,
     select: Select,
     doubt: float = 0.0,
-    plain: bool = False,
 ) -> Moved:
     """Ascend each objective from each random start, and keep one answer for each input over all of them.
 
-    A small batch climbs several starts and objectives at once; the answer does not depend on how many. Long climbs
-    in linf of which the last image is kept end when they repeat themselves (`cycles.py`), unless `plain`.
+    A small batch climbs several starts and objectives at once; the answer does not depend on how many.
     """
     if steps < 0 or restarts < 1:
         raise CellError(f"an attack takes no fewer than 0 steps from 1 start: steps={steps}, restarts={restarts}")
     tracker = Tracker(batch, certainty, keep, select, doubt)
     climbs = [(restart, score) for restart in range(restarts) for score in objectives]
-    at_once = min(copies(batch.size, len(climbs)), len(climbs))
-    # Only linf steps come back to the same bits. With `best` the last of several equally good images counts.
-    if keep == "last" and budget.norm == "linf" and steps >= LONG and not plain:
-        many = batch.repeated(at_once)
-        together = Tracker(many, certainty, keep, select, doubt)
-        _climb_in_turn(network, many, at_once, objectives, together, budget, draws, step, steps, restarts)
-        tracker.join(together)
-        return tracker.moved()
+    at_once = copies(batch.size, len(climbs))
     for first in range(0, len(climbs), at_once):
         group = climbs[first : first + at_once]
         many = batch.repeated(len(group))
@@ -263,33 +237,6 @@ def search(
         _climb(network, many.images, start, _side_by_side(group, batch.labels), together, budget, step, steps)
         tracker.join(together)
     return tracker.moved()
-
-
-def _climb_in_turn(
-    network: Network,
-    many: Batch,
-    at_once: int,
-    objectives: Sequence[Score],
-    tracker: Tracker,
-    budget: Budget,
-    draws: Draws,
-    step: float,
-    steps: int,
-    restarts: int,
-) -> None:
-    """Climb until climbs repeat themselves; each of the copies in `many` takes its share of them, in their order."""
-
-    def begin(inputs: Batch, restart: int) -> Tensor:
-        return random_start(inputs, budget.norm, budget.eps, draws, restart)
-
-    def rise(moved: Tensor, inputs: Batch, objective: Objective) -> tuple[Outputs, Tensor, Tensor]:
-        outputs, value, gradient = slope(network, moved, objective)
-        up = step_up(moved, gradient, budget.norm, step)
-        return outputs, value, project(up, inputs.images, budget.norm, budget.eps)
-
-    count = restarts * len(objectives)
-    turns = [range(count * at // at_once, count * (at + 1) // at_once) for at in range(at_once)]
-    climb_in_turn(many, turns, objectives, tracker, begin, rise, steps)
 
 
 def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor) -> Callable[[Outputs], Tensor]:
