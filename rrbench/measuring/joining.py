@@ -63,15 +63,16 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
     out = Store(target)
     out.prepare()
     joined, copier = Joined(), _Copier(out, is_short)
-    for store in stores:
-        copier.begin(store)
-        for record, _ in store.cells():
-            _join_cell(store, record, copier, joined, report)
-        _copy_checkpoints(store, out)
-        for run in store.runs():
-            if run not in out.runs():
-                out.add_to_manifest(run, report)
-    out.rebuild_rows(report)
+    with out.lock("join", report):  # cells of several attacks share files, which two joins might write differently
+        for store in stores:
+            copier.begin(store)
+            for record, _ in store.cells():
+                _join_cell(store, record, copier, joined, report)
+            _copy_checkpoints(store, out)
+            for run in store.runs():
+                if run not in out.runs():
+                    out.add_to_manifest(run, report)
+        out.rebuild_rows(report)
     return joined
 
 

@@ -65,15 +65,23 @@ def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
 
 
 def _from_reduced(cell: PaperCell, preset: str, needed: Sequence[Wanted], rows: Rows) -> Filled | None:
-    """Measure a cell from the least reduced rows that all its parts have; a part may have full rows."""
+    """Measure a cell from the least reduced rows that all its parts have; else parts may also have full rows."""
     full = [[row for row in rows.find(each) if row.status == "ok"] for each in needed]
     reduced = [rows.reduced(each) for each in needed]
     for reduction in sorted({each for part in reduced for each in part}, key=lambda each: each.rank):
-        parts = [whole or part.get(reduction, []) for whole, part in zip(full, reduced, strict=True)]
-        measured = _from(cell, preset, parts)
-        if measured.value is not None or measured.is_undefined:
-            return replace(measured, reduced=reduction.text)
+        alike = [part.get(reduction, []) for part in reduced]
+        mixed = [_with_trainings_of(less, whole) for whole, less in zip(full, alike, strict=True)]
+        for parts, remark in ((alike, ""), (mixed, ", some parts in full")):
+            measured = _from(cell, preset, parts)
+            if measured.value is not None or measured.is_undefined:
+                return replace(measured, reduced=f"{reduction.text}{remark}")
     return None
+
+
+def _with_trainings_of(less: Sequence[ResultRow], whole: Sequence[ResultRow]) -> list[ResultRow]:
+    """Return full rows, and reduced ones of the trainings that have no full row."""
+    have = {_training(row) for row in whole}
+    return [*whole, *(row for row in less if _training(row) not in have)]
 
 
 def _from(cell: PaperCell, preset: str, parts: list[list[ResultRow]]) -> Filled:

@@ -31,7 +31,8 @@ class Rows:
         self._sizes: dict[str, int] = {}
         for row in rows:
             self._groups.setdefault(_key(row), []).append(row)
-            self._sizes[row.dataset] = max(self._sizes.get(row.dataset, 0), row.n or 0)
+            if not _every(row):
+                self._sizes[row.dataset] = max(self._sizes.get(row.dataset, 0), row.n or 0)
 
     def find(self, wanted: Wanted) -> list[ResultRow]:
         """Return the rows that match exactly, over all test images; failed rows have no `n`.
@@ -43,7 +44,7 @@ class Rows:
             [
                 row
                 for row in self._groups.get(_key(wanted), [])
-                if (row.n == size or row.status != "ok") and shortfall(row, wanted) == ()
+                if (row.n == size or row.status != "ok") and not _every(row) and shortfall(row, wanted) == ()
             ]
         )
 
@@ -51,12 +52,11 @@ class Rows:
         """Return measured rows on fewer inputs or by a weaker attack, by what they lack; the least reduced first."""
         size, found = self._size(wanted), dict[Reduction, list[ResultRow]]()
         for row in self._groups.get(_key(wanted), []):
-            less = shortfall(row, wanted)
-            if row.status != "ok" or row.n is None or less is None or row.n > size or (row.n == size and not less):
+            less, every = shortfall(row, wanted), _every(row)
+            if row.status != "ok" or row.n is None or less is None or (size and row.n > size):
                 continue
-            every = stated(row).get("every")
-            reduction = Reduction(row.n, size, every if isinstance(every, int) else None, less)
-            found.setdefault(reduction, []).append(row)
+            if every or row.n < size or less:
+                found.setdefault(Reduction(row.n, size, every, less), []).append(row)
         return {each: _preferred(found[each]) for each in sorted(found, key=lambda each: each.rank)}
 
     def fills(self, wanted: Wanted, seed: int, every: int | None = None) -> bool:
@@ -72,6 +72,12 @@ class Rows:
 
     def _size(self, wanted: Wanted) -> int:
         return wanted.n or self._sizes.get(wanted.dataset, 0)
+
+
+def _every(row: ResultRow) -> int | None:
+    """Return N if a row is of every N-th input alone."""
+    every = stated(row).get("every")
+    return every if isinstance(every, int) else None
 
 
 def _is_only(reduction: Reduction, every: int) -> bool:

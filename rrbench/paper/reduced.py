@@ -11,7 +11,8 @@ EFFORT = ("steps", "restarts", "searches", "queries")  # settings of attacks: wi
 LEGEND = (
     "reduced: no row has all inputs and the whole attack; ours is on fewer inputs or by a weaker attack, as its note "
     "says. The tolerance is the same. Fewer inputs widen the interval, which rows do not have for distances; a weaker "
-    "attack may leave more right answers, which no interval shows. * compares it only with cells reduced like it."
+    "attack may leave more right answers, which no interval shows. The best is chosen among cells reduced in the same "
+    "way."
 )
 
 
@@ -33,7 +34,7 @@ class Reduction:
     """What rows lack; rows that lack the same may be averaged."""
 
     n: int
-    size: int  # how many inputs are wanted
+    size: int  # how many inputs are wanted; 0: no row tells how many a data set of your own has
     every: int | None  # measured is every so many-th input; None: it is not known which
     less: tuple[Less, ...]
 
@@ -46,7 +47,7 @@ class Reduction:
     @property
     def text(self) -> str:
         """The footnote of the cell."""
-        inputs = f"{self.n:,} of {self.size:,} test inputs"
+        inputs = f"{self.n:,} of {self.size:,} test inputs" if self.size else f"{self.n:,} test inputs"
         inputs += f" (every {ordinal(self.every)})" if self.every else ""
-        parts = [inputs] if self.n < self.size else []
+        parts = [inputs] if self.every or self.n < self.size else []
         return f"{REDUCED}: {', '.join([*parts, *map(str, self.less)])}"

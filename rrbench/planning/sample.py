@@ -1,15 +1,15 @@
-"""Which test inputs are measured: all, the first few, or every so many-th."""
+"""Which test inputs are measured: all, the first few, or every so many-th. Imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rrbench.errors import UseError
 from rrbench.names import convert
 from rrbench.numbers import ordinal
-from rrbench.protocols import Batch
+
+if TYPE_CHECKING:
+    from rrbench.protocols import Batch
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Sample:
         if self.every and self.every > total > 0:
             raise UseError(f"--every {self.every} is more than the {total} test inputs of {dataset}")
 
-    def of(self, test: Batch) -> Batch:
+    def of(self, test: "Batch") -> "Batch":
         """Return the measured inputs of the test split."""
         # A copy: fast kernels need inputs without gaps between them.
         return test.at(self.at).copied() if self.every else test.at(self.at)
 
-    def held_out(self, calibration: Batch, measured: Batch) -> Batch:
+    def held_out(self, calibration: "Batch", measured: "Batch") -> "Batch":
         """Return the calibration inputs that fix thresholds.
 
-        Those of CIFAR are test inputs. Between every so many-th most of them are not measured. Cross-fitting could not
-        help: its folds are ids modulo 5, and every tenth input has the same.
+        Those of CIFAR are test inputs, so a few of them are measured: these are left out. Cross-fitting over the
+        measured ones would fail: an input's fold is its id modulo 5, and every tenth input has the same fold.
         """
-        is_free = ~torch.isin(calibration.ids, measured.ids)
+        is_free = (calibration.ids[:, None] != measured.ids).all(1)
         return calibration.at(is_free) if self.every and bool(is_free.any()) else calibration
 
     @property

@@ -86,14 +86,18 @@ class Scores(NamedTuple):
         """Round certainties and confidences to single precision; with `like`, only those that are so there.
 
         Rounding keeps the order, so it can only tie two certainties. It is not done where it would tie many. A
-        threshold comes from certainties: it is rounded together with those that it judges, or not at all.
+        threshold comes from certainties: it is rounded together with those that it judges, or not at all. Nothing is
+        rounded across a threshold that the rejector brings.
         """
         changed: dict[str, Any] = {}
         for group in (CERTAINTIES, ("confidence",)):
             parts = {name: getattr(self, name) for name in group}
             small = {name: _rounded(part) for name, part in parts.items()}
             is_wanted = like is None or all(is_same(part := getattr(like, name), _rounded(part)) for name in group)
-            if is_wanted and not any(_is_tied(parts[name], small[name]) for name in group):
+            if is_wanted and not any(
+                _is_tied(parts[name], small[name]) or _crosses(self.own_threshold, parts[name], small[name])
+                for name in group
+            ):
                 changed |= {name: small[name] for name in group if not is_same(small[name], parts[name])}
         return self._replace(**changed) if changed else self
 
@@ -112,6 +116,11 @@ def _is_tied(values: NDArray[np.float64], rounded: NDArray[np.float64]) -> bool:
     """Tell whether rounding makes too many values equal, or a finite one infinite."""
     distinct, left = np.unique(values).size, np.unique(rounded).size
     return distinct - left > TIED * distinct or not np.array_equal(np.isinf(values), np.isinf(rounded))
+
+
+def _crosses(threshold: NDArray[np.float64], values: NDArray[np.float64], rounded: NDArray[np.float64]) -> bool:
+    """Tell whether rounding moves a value to the other side of a threshold; NaN, none, has no sides."""
+    return not np.array_equal(values >= threshold, rounded >= threshold)
 
 
 def is_file_name(name: str) -> bool:

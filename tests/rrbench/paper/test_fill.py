@@ -12,6 +12,7 @@ import pytest
 
 from rrbench.errors import UseError
 from rrbench.metrics.intervals import share_interval
+from rrbench.names import added_to
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
 from rrbench.paper.fill import Filled, fill
 from rrbench.paper.matching import Rows, same
@@ -99,7 +100,8 @@ def test_settings_read_from_source_text_are_those_of_the_registry(rows_for: Make
             found, settings = expected_settings(kind, each)
             assert found == choice.name
             stated = json.loads(json.dumps({key: str(value) for key, value in choice.settings}))
-            assert settings.keys() == stated.keys()
+            # A setting that was added to a framework later is left out of choices at its default.
+            assert settings.keys() ^ stated.keys() <= added_to(table(kind).classes[found])
 
 
 def test_test_sizes_and_networks_are_those_of_the_registry() -> None:

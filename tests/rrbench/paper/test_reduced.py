@@ -86,6 +86,33 @@ def test_of_the_first_inputs_only_their_number_is_known(row: ResultRow) -> None:
     assert measure([dataclasses.replace(row, n=500)]).reduced == "reduced: 500 of 10,000 test inputs"
 
 
+def test_of_data_of_your_own_a_row_of_every_tenth_input_is_reduced_though_nobody_knows_their_number(
+    rows_for: Make,
+) -> None:
+    own = dataclasses.replace(RR, dataset="npz(mine.npz)")
+    full = dataclasses.replace(
+        row_of(rows_for("table2"), "pgd100x10", eps="8/255", norm="linf"), dataset="npz(mine.npz)"
+    )
+    assert measure([tenth(full)], own).reduced == "reduced: 1,000 test inputs (every 10th)"
+    assert measure([tenth(full), full], own) == measure([full], own)
+    assert measure([full], own).reduced == ""
+
+
+def test_a_full_part_of_one_training_hides_no_reduced_part_of_another(rows_for: Make) -> None:
+    what = cell("table3", at="pgd-at", rejector="rr", attack="corruption:fog")
+    parts = [row for row in rows_for("table3") if "(fog" in row.dataset and row.trained_as == "pgd-at+rr"]
+    assert len(parts) == 5
+    reduced = [tenth(row, acc_tpr95=80.0) for row in parts]
+    assert measure(reduced, what).value == 80.0
+    other = dataclasses.replace(parts[0], seed=1, acc_tpr95=90.0)
+    assert measure([*reduced, other], what).value == 80.0
+    same = dataclasses.replace(parts[0], acc_tpr95=90.0)
+    alike = measure([*reduced, same], what)
+    assert (alike.value, alike.reduced) == (80.0, TENTH), "parts on the same images are preferred"
+    mixed = measure([*reduced[1:], same], what)
+    assert (mixed.value, mixed.reduced) == (82.0, f"{TENTH}, some parts in full")
+
+
 def test_a_full_row_always_wins(row: ResultRow) -> None:
     other = tenth(row, acc_tpr95=1.0)
     for rows in ([row, other], [other, row]):
@@ -180,8 +207,8 @@ def test_of_a_mean_one_reduced_part_makes_the_cell_reduced(rows_for: Make) -> No
     assert measure(parts, own).reduced == ""
     found = measure([tenth(parts[0]), *parts[1:]], own)
     assert found.value == pytest.approx(sum(each.acc_tpr95 or 0 for each in parts) / 5)
-    assert found.reduced == TENTH
-    assert found.note == f"{TENTH}; in full: 4 of 5 parts measured"
+    assert found.reduced == f"{TENTH}, some parts in full"
+    assert found.note == f"{TENTH}, some parts in full; in full: 4 of 5 parts measured"
 
 
 def test_a_failed_full_run_is_not_forgotten(row: ResultRow) -> None:

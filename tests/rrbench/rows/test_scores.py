@@ -105,3 +105,14 @@ def test_single_precision_may_tie_one_value_in_a_thousand(ties: int, is_rounded:
     scores = scores_of(labels, labels, values, 0.5)
     assert np.unique(values).size == 1000
     assert (scores.in_single().certainty.tolist() != values.tolist()) == is_rounded
+
+
+def test_nothing_is_rounded_across_a_threshold_that_the_rejector_brings() -> None:
+    values = np.arange(1, 11) / 10  # 0.7 in single precision lies below 0.7
+    labels = np.zeros(10, np.int64)
+    scores = scores_of(labels, labels, values, 0.5)
+    assert scores.in_single().certainty[6] < 0.7
+    with_own = scores._replace(own_threshold=np.asarray(0.7))
+    assert is_same(with_own.in_single().certainty, values)
+    beside = scores._replace(own_threshold=np.asarray(0.65))
+    assert is_same(beside.in_single().certainty, scores.in_single().certainty)
