@@ -90,13 +90,13 @@ class Scores(NamedTuple):
         rounded across a threshold that the rejector brings.
         """
         changed: dict[str, Any] = {}
-        for group in (CERTAINTIES, ("confidence",)):
+        # Rejectors that share an attack share its confidences, so no rejector's threshold may decide about these.
+        for group, threshold in ((CERTAINTIES, self.own_threshold), (("confidence",), np.asarray(np.nan))):
             parts = {name: getattr(self, name) for name in group}
             small = {name: _rounded(part) for name, part in parts.items()}
             is_wanted = like is None or all(is_same(part := getattr(like, name), _rounded(part)) for name in group)
             if is_wanted and not any(
-                _is_tied(parts[name], small[name]) or _crosses(self.own_threshold, parts[name], small[name])
-                for name in group
+                _is_tied(parts[name], small[name]) or _crosses(threshold, parts[name], small[name]) for name in group
             ):
                 changed |= {name: small[name] for name in group if not is_same(small[name], parts[name])}
         return self._replace(**changed) if changed else self

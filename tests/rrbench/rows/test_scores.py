@@ -112,7 +112,8 @@ def test_nothing_is_rounded_across_a_threshold_that_the_rejector_brings() -> Non
     labels = np.zeros(10, np.int64)
     scores = scores_of(labels, labels, values, 0.5)
     assert scores.in_single().certainty[6] < 0.7
-    with_own = scores._replace(own_threshold=np.asarray(0.7))
+    with_own = scores._replace(own_threshold=np.asarray(0.7), confidence=values)
     assert is_same(with_own.in_single().certainty, values)
+    assert with_own.in_single().confidence[6] < 0.7, "other rejectors share it"
     beside = scores._replace(own_threshold=np.asarray(0.65))
     assert is_same(beside.in_single().certainty, scores.in_single().certainty)
