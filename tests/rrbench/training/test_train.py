@@ -1,17 +1,20 @@
 """Training: the schedule and the update by hand, the choice of epoch, and what changes a training's result."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.compute.turns import TURNS
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
 from rrbench.files.checkpoints import load_weights, read_checkpoint, unpack_bits
+from rrbench.planning.cells import Training
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
@@ -54,27 +57,38 @@ def test_the_schedule_shrinks_and_stretches_with_the_epochs(epochs: int, batches
             assert train.learning_rate(recipe, epoch, index, batches) == pytest.approx(expected, rel=1e-12)
 
 
-def test_two_steps_are_the_hand_written_update_of_momentum_and_decay(empty: Any) -> None:
-    materials, training = planned(empty, "recorded", epochs=1)
-    materials.checkpoint(training)
-    after = read_checkpoint(materials.store.checkpoint_files(training.key).last).tensors
+Update = Callable[[int, str, Tensor, Tensor], None]  # (number of the step, name, weight, its gradient)
+
+
+def by_hand(training: Training, update: Update) -> nn.Module:
+    """Train on the recorded batches; `update` changes each weight by its gradient, weight decay included."""
     data = Digits().load("train")
     place = {int(example): position for position, example in enumerate(data.ids)}
-    assert [len(ids) for ids in Recorded.seen] == [539, 538], "the last partial batch is kept"
-    assert sorted(torch.cat(Recorded.seen).tolist()) == sorted(place)
-
     network = train.build_network(training, Digits.info, build(Rejector, training.rejector)).train()
-    velocity = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
-    for ids, rate in zip(Recorded.seen, (0.1, 0.001), strict=True):
+    for step, ids in enumerate(Recorded.seen, 1):
         batch = data.at(torch.tensor([place[int(example)] for example in ids]))
         network.zero_grad()
         F.cross_entropy(network(batch.images).logits, batch.labels).backward()
         with torch.no_grad():
             for name, weight in network.named_parameters():
                 assert weight.grad is not None
-                velocity[name] = 0.9 * velocity[name] + weight.grad + 5e-4 * weight
-                weight.sub_(rate * velocity[name])
-    for name, weight in network.state_dict().items():
+                update(step, name, weight, weight.grad + 5e-4 * weight)
+    return network
+
+
+def test_two_steps_are_the_hand_written_update_of_momentum_and_decay(empty: Any) -> None:
+    materials, training = planned(empty, "recorded", epochs=1)
+    materials.checkpoint(training)
+    after = read_checkpoint(materials.store.checkpoint_files(training.key).last).tensors
+    assert [len(ids) for ids in Recorded.seen] == [539, 538], "the last partial batch is kept"
+    assert sorted(torch.cat(Recorded.seen).tolist()) == sorted(Digits().load("train").ids.tolist())
+    velocity: dict[str, Tensor] = {}
+
+    def update(step: int, name: str, weight: Tensor, gradient: Tensor) -> None:
+        velocity[name] = 0.9 * velocity.get(name, torch.zeros(())) + gradient
+        weight.sub_((0.1, 0.001)[step - 1] * velocity[name])
+
+    for name, weight in by_hand(training, update).state_dict().items():
         torch.testing.assert_close(after[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
@@ -83,26 +97,16 @@ def test_adam_s_steps_are_the_hand_written_update(empty: Any) -> None:
     materials, training = planned(empty, "recorded", "confidence", epochs=1, **adam)
     materials.checkpoint(training)
     after = read_checkpoint(materials.store.checkpoint_files(training.key).last).tensors
-    data = Digits().load("train")
-    place = {int(example): position for position, example in enumerate(data.ids)}
-    network = train.build_network(training, Digits.info, build(Rejector, training.rejector)).train()
-    mean = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
-    square = {name: torch.zeros_like(weight) for name, weight in network.named_parameters()}
-    for step, ids in enumerate(Recorded.seen, 1):
-        batch = data.at(torch.tensor([place[int(example)] for example in ids]))
-        network.zero_grad()
-        F.cross_entropy(network(batch.images).logits, batch.labels).backward()
-        with torch.no_grad():
-            for name, weight in network.named_parameters():
-                assert weight.grad is not None
-                gradient = weight.grad + 5e-4 * weight
-                mean[name] = 0.8 * mean[name] + 0.2 * gradient
-                square[name] = 0.999 * square[name] + 0.001 * gradient**2
-                size = (square[name] / (1 - 0.999**step)).sqrt() + 1e-8
-                weight.sub_(
-                    0.005 * mean[name] / (1 - 0.8**step) / size
-                )  # half the rate: both steps end in 1/2 or later
-    for name, weight in network.named_parameters():
+    mean: dict[str, Tensor] = {}
+    square: dict[str, Tensor] = {}
+
+    def update(step: int, name: str, weight: Tensor, gradient: Tensor) -> None:
+        mean[name] = 0.8 * mean.get(name, torch.zeros(())) + 0.2 * gradient
+        square[name] = 0.999 * square.get(name, torch.zeros(())) + 0.001 * gradient**2
+        size = (square[name] / (1 - 0.999**step)).sqrt() + 1e-8
+        weight.sub_(0.005 * mean[name] / (1 - 0.8**step) / size)  # half the rate: both steps end in 1/2 or later
+
+    for name, weight in by_hand(training, update).named_parameters():
         torch.testing.assert_close(after[name], weight.detach(), rtol=1e-4, atol=1e-5, msg=name)
 
 
