@@ -106,8 +106,11 @@ def test_adam_s_steps_are_the_hand_written_update(empty: Any) -> None:
         size = (square[name] / (1 - 0.999**step)).sqrt() + 1e-8
         weight.sub_(0.005 * mean[name] / (1 - 0.8**step) / size)  # half the rate: both steps end in 1/2 or later
 
-    for name, weight in by_hand(training, update).named_parameters():
+    network = by_hand(training, update)
+    for name, weight in network.named_parameters():
         torch.testing.assert_close(after[name], weight.detach(), rtol=1e-4, atol=1e-5, msg=name)
+    # Two steps hardly tell 0.999 from 0.99.
+    assert train.make_optimizer(network, training.recipe).param_groups[0]["betas"] == (0.8, 0.999)
 
 
 def test_the_rate_falls_by_the_factor_of_the_recipe() -> None:
