@@ -67,11 +67,16 @@ def step_up(moved: Tensor, gradient: Tensor, norm: Norm, step: float) -> Tensor:
     return moved + step * unit / (norms(unit) + 1e-10)
 
 
+def ask_to_climb(network: Network, images: Tensor) -> Outputs:
+    """Ask where no weight needs a gradient: the fast twin may answer."""
+    return network.climb(images) if isinstance(network, Instrumented) else network(images)
+
+
 def slope(network: Network, images: Tensor, objective: Callable[[Outputs], Tensor]) -> tuple[Outputs, Tensor, Tensor]:
     """Return the outputs for images, the objective and its gradient, all detached."""
     images = images.detach().requires_grad_()
     with torch.enable_grad():
-        outputs = network.climb(images) if isinstance(network, Instrumented) else network(images)
+        outputs = ask_to_climb(network, images)
         value = objective(outputs)
         if not value.requires_grad:
             raise CellError("the objective has no gradient: this certainty cannot be attacked by gradient ascent")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import best_other, project, slope
+from rrbench.ascent import ask_to_climb, best_other, project, slope
 from rrbench.compute.eval_mode import Mode, mode
 from rrbench.protocols import Batch, Draws, Framework, Network, Outputs, Victim
 from rrbench.ranges import above, at_least, at_most
@@ -85,7 +85,7 @@ class Ccat(Framework):
                 momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
                 candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
                 with torch.no_grad():
-                    outputs = network(candidate)
+                    outputs = ask_to_climb(network, candidate)
                 if self.backtrack == "ce":
                     rating = F.cross_entropy(outputs.logits, labels, reduction="none")
                     helps, shrinks = rating >= bar, rating <= bar

@@ -66,6 +66,37 @@ def test_so_has_a_residual_network_also_in_bf16(device: str) -> None:
     assert all(each.dtype == torch.float32 for each in low)
 
 
+def test_a_batch_norm_inside_the_block_is_replaced_and_learns_the_same_statistics() -> None:
+    torch.manual_seed(0)
+    plain = nn.BatchNorm2d(3).double().train()
+    fast, maps = copy.deepcopy(plain), torch.randn(4, 3, 5, 5, dtype=torch.float64, requires_grad=True)
+    with FastSecondDerivatives():
+        found = fast(maps)
+        left_alone = fast.eval()(maps)
+    assert found.grad_fn is not None
+    assert left_alone.grad_fn is not None
+    assert (found.grad_fn.name(), left_alone.grad_fn.name()) == ("_BatchNormBackward", "NativeBatchNormBackward0")
+    torch.testing.assert_close(found, plain(maps))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(fast.state_dict()[name], value)
+
+
+def test_a_batch_norms_second_derivatives_pass_pytorchs_numerical_check() -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(2).double().train()
+    maps = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    bend = torch.randn(3, 2, 2, 2, dtype=torch.float64)
+
+    def slope_of(maps: Tensor, weight: Tensor) -> Tensor:
+        with FastSecondDerivatives():
+            answers = F.batch_norm(maps, norm.running_mean, norm.running_var, weight, norm.bias, True, 0.1, 1e-5)
+        (gradient,) = torch.autograd.grad((answers**2 * bend).sum(), maps, create_graph=True)
+        return gradient
+
+    assert torch.autograd.gradcheck(slope_of, (maps, weight))
+
+
 def test_the_block_leaves_other_calls_as_they_are() -> None:
     images, weight = torch.rand(1, 1, 4, 4), torch.rand(1, 1, 3, 3)
     with FastSecondDerivatives():

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rrbench.ascent import best_other
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
 from rrbench.frameworks.ccat import Ccat
 from rrbench.protocols import Batch, Outputs, Victim
 from rrbench_baselines.confidence import Confidence
@@ -232,6 +233,16 @@ def test_the_attack_does_not_look_at_the_head(framework: Ccat) -> None:
     network = Small()
     nn.init.constant_(network.head.weight, 100.0)
     assert torch.equal(framework.move(network, batch_of(8), DRAWS), before)
+
+
+def test_the_fast_twin_answers_every_pass_of_the_attack() -> None:
+    twin, batch = Small().eval(), batch_of(8)
+    asked: list[int] = []
+    twin.register_forward_hook(lambda _, images, __: asked.append(len(images[0])))
+    model = Instrumented(Small().eval(), "fp32", twin=twin)
+    moved = RELEASED.move(model, batch, DRAWS)
+    assert asked == [8] * 2 * RELEASED.steps
+    assert torch.equal(moved, RELEASED.move(Small().eval(), batch, DRAWS))
 
 
 def test_an_attack_in_train_mode_moves_the_running_statistics_and_one_in_eval_mode_leaves_them() -> None:
