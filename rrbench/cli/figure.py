@@ -31,7 +31,10 @@ def figure(
     ] = None,
     norm: Annotated[str | None, typer.Option(help="Ours: only budgets of this norm, linf or l2.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Only rows of this preset; else, of CIFAR, paper or official on all inputs.")
+        str | None,
+        typer.Option(
+            help="Only rows of this preset; else, of CIFAR, paper or official on all inputs (figure4: or fewer)."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Only rows of this seed; else the smallest.")] = None,
     points: Annotated[

@@ -33,6 +33,9 @@ MakeableCorruption = Literal[
     "elastic_transform",
     "jpeg_compression",
 ]
+# How often the bytes of one corruption alone changed. The data set's revision stays then: it is part of the keys of all
+# corruptions' rows, and those of the others are still right.
+CHANGED = {"elastic_transform": 1}
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Mark:
 
     made: str  # the data set's name
     corruption: str
-    revision: int  # of the code that made it
+    revision: int  # of the code that made it, as `Cifar10CMade.file_revision` counts
     seed: int
     clean_sha256: str  # of the images that were corrupted, channels last
     pictures_sha256: str  # of the pictures of frost, at the size used; empty for other corruptions
@@ -78,16 +81,19 @@ class Cifar10CMade(Corrupted):
         with _opened(path) as (archive, mark):
             if (mark.made, mark.corruption) != (cls.name, corruption):
                 raise ValueError(f"it says that it is {mark.made}({mark.corruption})")
-            if mark.revision != cls.revision:
-                raise ValueError(
-                    f"revision {mark.revision} made it, now it is {cls.revision}: delete it, make it again"
-                )
+            if mark.revision != (now := cls.file_revision(corruption)):
+                raise ValueError(f"revision {mark.revision} made it, now it is {now}: delete it, make it again")
             labels = archive["labels"]
             parts = [Pixels(archive[f"severity{each}"].transpose(0, 3, 1, 2), labels) for each in severities]
             for part in parts:
                 check_arrays(part, cls.clean.layout.test, cls.info.classes)
         pixels = np.ascontiguousarray(np.concatenate([part.pixels for part in parts]))
         return Pixels(pixels, np.tile(labels.astype(np.int64), len(parts)))
+
+    @classmethod
+    def file_revision(cls, corruption: str) -> int:
+        """Return the revision of a corruption's file; it rises with the data set's revision too."""
+        return cls.revision + CHANGED.get(corruption, 0)
 
     @classmethod
     def folder(cls, roots: tuple[Path, ...]) -> Path:

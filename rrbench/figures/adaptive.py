@@ -1,14 +1,18 @@
 """Figure 4: RR under the five adaptive objectives, by the weight eta of their rejector term."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from matplotlib.figure import Figure
 
-from rrbench.figures.request import PaperRequest, paper_etas
-from rrbench.figures.scored import Scored, provenance_text, victim_label
+from rrbench.figures.request import PaperRequest, paper_settings
+from rrbench.figures.scored import Scored, preference, provenance_text, victim_label
 from rrbench.figures.style import BLACK, ETA, GREY, LINES, finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.columns import LABELS
 from rrbench.names import show
+from rrbench.paper.reduced import EFFORT, REDUCED, Less, Reduction
+from rrbench.paper.wanted import input_count
 from rrbench.rows.row import PERCENTAGES, ResultRow
 
 TRAINED_AS, REJECTOR, ATTACK = "pgd-at+rr", "rr", "adaptive"
@@ -16,31 +20,55 @@ OBJECTIVES = ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)")
 METRICS = ("acc_tpr95", "acc_all", "auc")
 
 
+@dataclass(frozen=True)
+class Point:
+    """A measured cell, and what it has less of than the paper's protocol."""
+
+    cell: Scored
+    reduction: Reduction
+
+    @property
+    def row(self) -> ResultRow:
+        """The cell's row."""
+        return self.cell.row
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Sort key: full rows first, then those of the paper's preset, the least reduced, and the most gradients."""
+        preset = preference(self.row)[:2]
+        return bool(self.reduction.lacks), preset, self.reduction.rank, -(self.row.gradients or 0)
+
+
+Curves = Mapping[str, Mapping[float, Point]]  # {objective: {eta: point}}
+
+
 def figure4(request: PaperRequest) -> Figure:
     """Draw TPR-95, accuracy and AUC against eta, and the other rejectors under their worst attacks."""
     curves = curves_of(request)
-    references = reference_rows(request.cells)
-    used = [row for curve in curves.values() for row in curve.values()]
+    references = reference_points(request)
+    used = [point.row for point in (*(each for curve in curves.values() for each in curve.values()), *references)]
     etas = sorted({eta for curve in curves.values() for eta in curve})
     smallest = next((eta for eta in etas if eta > 0), 1.0)
     with styled():
         figure, axes = panels(1, len(METRICS), width=2.7, height=3.4 + 0.06 * len(references))
         for panel, metric in zip(axes, METRICS, strict=True):
             for index, (objective, curve) in enumerate(curves.items()):
-                points = {eta: getattr(row, metric) for eta, row in curve.items() if getattr(row, metric) is not None}
+                values = {eta: getattr(point.row, metric) for eta, point in curve.items()}
+                points = {eta: value for eta, value in values.items() if value is not None}
                 style = look(index)
                 panel.plot(
                     list(points), list(points.values()),
                     color=style.color, linestyle=style.linestyle, marker=style.marker, label=objective,
                 )  # fmt: skip
-            for index, row in enumerate(references):
+            for index, reference in enumerate(references):
+                row, lacks = reference.row, reference.reduction.lacks
                 if getattr(row, metric) is not None:
                     panel.axhline(
                         getattr(row, metric),
                         color=BLACK if row.trained_as == TRAINED_AS else GREY,
                         linestyle=LINES[index % len(LINES)],
                         linewidth=0.9,
-                        label=f"{victim_label(row)}: {row.attack}",
+                        label=f"{victim_label(row)}: {row.attack}" + (f", {lacks}" if lacks else ""),
                     )
             # Linear below the smallest positive weight and logarithmic above, so that 0 can be shown.
             panel.set_xscale("symlog", linthresh=smallest, linscale=0.5)
@@ -49,27 +77,45 @@ def figure4(request: PaperRequest) -> Figure:
             panel.minorticks_off()
             panel.set(xlabel=ETA, ylabel=LABELS[metric] + (" (%)" if metric in PERCENTAGES else ""))
         legend_below(figure, axes, columns=3)
-        finish(figure, f"{TRAINED_AS}, {typeset(request.budget)}, {provenance_text([*used, *references])}")
+        drawn_from = f"{TRAINED_AS}, {typeset(request.budget)}, {provenance_text(used)}"
+        finish(figure, "; ".join(filter(None, (drawn_from, reduced_text(curves)))))
     return figure
 
 
-def curves_of(request: PaperRequest) -> dict[str, dict[float, ResultRow]]:
-    """Return {objective: {eta: row}} of RR; every objective must have every eta that any objective has."""
-    found: dict[tuple[str, float], list[Scored]] = {}
-    for cell in request.cells:
+def curves_of(request: PaperRequest) -> Curves:
+    """Return the points of RR; every objective must have every eta that any objective has."""
+    found: dict[tuple[str, float], list[Point]] = {}
+    wanted = {name: value for name, value in paper_settings(ATTACK).items() if name in EFFORT}
+    for cell in (*request.cells, *request.short):
         name, settings = cell.attack
         is_single = name == ATTACK and len(settings["eta"]) == 1
         if is_single and (cell.row.trained_as, cell.row.rejector) == (TRAINED_AS, REJECTOR):
-            found.setdefault((settings["objective"], float(settings["eta"][0])), []).append(cell)
-    etas = sorted({eta for _, eta in found}) or paper_etas()
-    absent = [(name, eta) for name in OBJECTIVES for eta in etas if (name, eta) not in found]
+            pairs = ((name, Fraction(settings[name]), Fraction(most)) for name, most in wanted.items())
+            less = tuple(Less(*pair) for pair in pairs if pair[1] < pair[2])
+            point = _point(request, cell, less)
+            found.setdefault((settings["objective"], float(settings["eta"][0])), []).append(point)
+    # Of equal points the first is taken: cells are in the order of preference.
+    best = {place: min(points, key=lambda point: point.rank) for place, points in found.items()}
+    etas = sorted({eta for _, eta in best}) or [float(eta) for eta in paper_settings(ATTACK)["eta"]]
+    absent = [(name, eta) for name in OBJECTIVES for eta in etas if (name, eta) not in best]
     if absent:
         # `rrbench run` takes all five objectives of an eta as one word, and does not repeat measured cells.
-        wanted = [f"{ATTACK}(eta={show(eta)})" for eta in sorted({eta for _, eta in absent})]
+        effort, sample = _like(best.values())
+        wanted_attacks = [f"{ATTACK}(eta={show(eta)}{effort})" for eta in sorted({eta for _, eta in absent})]
         raise request.missing(
-            _described(absent, bool(found)), frameworks=["pgd-at"], rejectors=[REJECTOR], attacks=wanted
+            _described(absent, bool(best)),
+            frameworks=["pgd-at"],
+            rejectors=[REJECTOR],
+            attacks=wanted_attacks,
+            more=sample,
         )
-    return {name: {eta: _strongest(found[name, eta]) for eta in etas} for name in OBJECTIVES}
+    return {name: {eta: best[name, eta] for eta in etas} for name in OBJECTIVES}
+
+
+def _point(request: PaperRequest, cell: Scored, less: tuple[Less, ...] = ()) -> Point:
+    whole = (each.row.n or 0 for each in request.cells if each.has_all_inputs)
+    size = input_count(cell.row.dataset) or max(whole, default=0)
+    return Point(cell, Reduction(cell.row.n or 0, size, cell.sample.every, less))
 
 
 def _described(absent: Sequence[tuple[str, float]], is_begun: bool) -> list[str]:
@@ -78,21 +124,45 @@ def _described(absent: Sequence[tuple[str, float]], is_begun: bool) -> list[str]
     return [f"{ATTACK}({name},eta={show(eta)})" for name, eta in absent]
 
 
-def _strongest(cells: Sequence[Scored]) -> ResultRow:
-    """Return the preferred preset's row; of several, the one with most inputs, then most gradients."""
-    preset = cells[0].row.preset
-    return max(
-        (cell.row for cell in cells if cell.row.preset == preset), key=lambda row: (row.n or 0, row.gradients or 0)
-    )
+def _like(points: Iterable[Point]) -> tuple[str, str]:
+    """Return the settings and options that measure further points as these were; empty if these differ."""
+    ways = {(point.reduction.less, point.cell.sample) for point in points}
+    if len(ways) != 1:
+        return "", ""
+    ((less, sample),) = ways
+    options = "".join(f" --{name} {value}" for name, value in sample.facts().items() if value)
+    return "".join(f",{each.name}={each.found}" for each in less), options
 
 
-def reference_rows(cells: Sequence[Scored]) -> list[ResultRow]:
-    """Return the row with the lowest TPR-95, for each other rejector and for RR under other attacks.
+def reduced_text(curves: Curves) -> str:
+    """Say what is less than the paper's protocol: inputs, steps, restarts, and the weights eta; empty if nothing is."""
+    groups: dict[str, dict[float, list[str]]] = {}
+    for name, curve in curves.items():
+        for eta, point in curve.items():
+            groups.setdefault(point.reduction.lacks, {}).setdefault(eta, []).append(name)
+    parts = []
+    for lacks, places in groups.items():
+        where = ", ".join(
+            show(eta) if len(names) == len(curves) else f"{show(eta)} ({', '.join(names)})"
+            for eta, names in sorted(places.items())
+        )
+        if lacks:
+            parts.append(lacks if len(groups) == 1 else f"{lacks} at {ETA} {where}")
+    etas = sorted({eta for curve in curves.values() for eta in curve})
+    grid = [float(eta) for eta in paper_settings(ATTACK)["eta"]]
+    if not set(grid) <= set(etas):
+        parts.append(f"{ETA} {', '.join(map(show, etas))} instead of {', '.join(map(show, grid))}")
+    return f"{REDUCED}: {'; '.join(parts)}" if parts else ""
 
-    The paper does not say which attack its baselines are under; this is the worst one measured at this budget.
+
+def reference_points(request: PaperRequest) -> list[Point]:
+    """Return the cell with the lowest TPR-95, for each other rejector and for RR under other attacks.
+
+    The paper does not say which attack its baselines are under; this is the worst one measured at this budget. A cell
+    on fewer inputs is taken only for a rejector that has none on all.
     """
-    lowest: dict[tuple[str, str], ResultRow] = {}
-    for cell in cells:
+    found: dict[tuple[str, str], list[Point]] = {}
+    for cell in (*request.cells, *request.short):
         row = cell.row
         victim = (row.trained_as, row.rejector)
         is_shown = victim == (TRAINED_AS, REJECTOR) or row.trained_as != TRAINED_AS
@@ -101,6 +171,8 @@ def reference_rows(cells: Sequence[Scored]) -> list[ResultRow]:
             continue
         if any(word in row.note for word in ("oracle", "mixture")):
             continue
-        if victim not in lowest or row.acc_tpr95 < (lowest[victim].acc_tpr95 or 0):
-            lowest[victim] = row
-    return [lowest[victim] for victim in sorted(lowest, key=lambda victim: (victim[0] != TRAINED_AS, victim))]
+        found.setdefault(victim, []).append(_point(request, cell))
+    victims = sorted(found, key=lambda victim: (victim[0] != TRAINED_AS, victim))
+    return [
+        min(found[victim], key=lambda point: (bool(point.reduction.lacks), point.row.acc_tpr95)) for victim in victims
+    ]

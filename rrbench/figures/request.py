@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import PRESETS, Scored, preference
 from rrbench.names import parse_budget, split_list
-from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.plugins.config import load_preset
 from rrbench.rows.row import ResultRow, goes_by
 
@@ -66,6 +66,7 @@ class PaperRequest:
     name: str
     folder: Path
     cells: Sequence[Scored]  # clean ones and those with the budget; preferred ones first
+    short: Sequence[Scored]  # the like on fewer inputs than the paper's; only Figure 4 takes them
     dataset: str
     network: str
     budget: str
@@ -131,22 +132,21 @@ def paper_request(name: str, folder: Path, cells: Sequence[Scored], options: Fig
         row = cell.row
         has_budget = row.norm == norm and bool(row.eps) and Fraction(row.eps) == radius
         is_here = (row.dataset, row.network) == (dataset, network)
-        is_whole = Sample.of_cell(cell.record.cell) == ALL_INPUTS
-        # A figure of the paper uses cells measured as the paper measured, unless a preset is given.
-        is_faithful = dataset not in PAPER_DATASETS or (row.preset in PRESETS and is_whole)
         return (
             is_here
-            and (is_faithful or options.preset is not None)
+            and (is_free or row.preset in PRESETS)
             and options.admits(row)
             and (row.attack == "clean" or has_budget)
         )
 
+    # A figure of the paper uses cells measured as the paper measured, unless a preset is given.
+    is_free = dataset not in PAPER_DATASETS or options.preset is not None
     fitting = sorted(filter(fits, cells), key=lambda cell: preference(cell.row))
-    return PaperRequest(name, folder, fitting, dataset, network, budget, options)
+    used = [cell for cell in fitting if is_free or cell.has_all_inputs]
+    short = [cell for cell in fitting if not (is_free or cell.has_all_inputs)]
+    return PaperRequest(name, folder, used, short, dataset, network, budget, options)
 
 
-def paper_etas() -> list[float]:
-    """Return the weights eta of Figure 4."""
-    etas = load_preset("paper").settings("attack", "adaptive", PAPER_DATASETS[0])["eta"]
-    assert isinstance(etas, list)
-    return [float(eta) for eta in etas]
+def paper_settings(attack: str) -> dict[str, Any]:
+    """Return the settings that the preset `paper` gives an attack."""
+    return load_preset("paper").settings("attack", attack, PAPER_DATASETS[0])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rrbench.errors import UseError
 from rrbench.measuring.store import Store
 from rrbench.metrics.tallies import TprRule
+from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
@@ -38,6 +39,16 @@ class Scored:
         """The attack's name and all its settings."""
         name, settings = self.record.cell["attack"]
         return name, settings
+
+    @property
+    def sample(self) -> Sample:
+        """Which test inputs were measured."""
+        return Sample.of_cell(self.record.cell)
+
+    @property
+    def has_all_inputs(self) -> bool:
+        """Whether all test inputs were measured."""
+        return self.sample == ALL_INPUTS
 
     @property
     def tpr_rule(self) -> TprRule:

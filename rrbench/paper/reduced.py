@@ -45,9 +45,14 @@ class Reduction:
         return bool(self.less), -strength, -self.n, self.every or 0
 
     @property
-    def text(self) -> str:
-        """The footnote of the cell."""
+    def lacks(self) -> str:
+        """What there is less of; empty if nothing is."""
         inputs = f"{self.n:,} of {self.size:,} test inputs" if self.size else f"{self.n:,} test inputs"
         inputs += f" (every {ordinal(self.every)})" if self.every else ""
         parts = [inputs] if self.every or self.n < self.size else []
-        return f"{REDUCED}: {', '.join([*parts, *map(str, self.less)])}"
+        return ", ".join([*parts, *map(str, self.less)])
+
+    @property
+    def text(self) -> str:
+        """The footnote of the cell."""
+        return f"{REDUCED}: {self.lacks}"

@@ -51,6 +51,11 @@ def shown(kind: str, published: str) -> str:
     return str(_entry(kind, published)["shown"])
 
 
+def input_count(dataset: str) -> int:
+    """Return how many test inputs a data set has; 0 for one that no published table needs."""
+    return int(_entry("dataset", dataset).get("test", 0))
+
+
 def column(cell: PaperCell) -> str:
     """Return the row's column with a cell's metric; empty if rows have none."""
     return str(_entry("metric", cell.metric).get("column", ""))

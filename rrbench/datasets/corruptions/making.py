@@ -49,7 +49,7 @@ def make(root: Path, roots: tuple[Path, ...], frost: Path | None, threads: int, 
         marks[name] = Mark(
             made=Cifar10CMade.name,
             corruption=name,
-            revision=Cifar10CMade.revision,
+            revision=Cifar10CMade.file_revision(name),
             seed=SEED,
             clean_sha256=Content.of(clean).pixels,
             pictures_sha256=hashed(pictures) if is_frost else "",

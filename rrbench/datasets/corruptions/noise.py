@@ -46,6 +46,11 @@ def to_unit(images: Images) -> Floats:
     return images / 255.0
 
 
-def to_bytes(images: Floats) -> Images:
-    """Clip to [0, 1] and cut off to bytes, as the published files do; they do not round."""
-    return (np.clip(images, 0, 1) * 255).astype(np.uint8)
+def to_bytes(images: Floats, decimals: int | None = None) -> Images:
+    """Clip to [0, 1] and cut off to bytes, as the published files do; they do not round.
+
+    With `decimals`, levels of 0 to 255 are first rounded to so many decimals. A level that is whole but for its last
+    bits, such as 136.99999999999997, then gives the same byte on every machine.
+    """
+    levels = np.clip(images, 0, 1) * 255
+    return (levels if decimals is None else np.round(levels, decimals)).astype(np.uint8)

@@ -250,6 +250,29 @@ def test_a_changed_file_is_refused_in_one_line(
         Cifar10CMade.inspect((own,))
 
 
+def test_an_elastic_transform_made_before_its_bytes_changed_is_refused_and_the_others_stay(
+    own: Path, frost: Path
+) -> None:
+    """Only its file has another revision: the data set's is in the keys of published rows."""
+    assert {name: read_mark(own / FOLDER / f"{name}.npz").revision for name in TEN} == {
+        name: 2 if name == "elastic_transform" else 1 for name in TEN
+    }
+    assert Cifar10CMade.revision == 1
+    path = own / FOLDER / "elastic_transform.npz"
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    np.savez(path, **marked(revision=1)(arrays))
+    told = f"cannot read {path}: revision 1 made it, now it is 2: delete it, make it again"
+    assert refuse(Cifar10CMade("elastic_transform"), own) == told
+    with pytest.raises(UseError, match="revision 1 made it"):
+        Cifar10CMade.inspect((own,))
+    with pytest.raises(UseError, match="by another version; move it away, then make it again"):
+        make(own, frost)
+    path.unlink()
+    assert make(own, frost).made == ["elastic_transform"]
+    assert Cifar10CMade("elastic_transform").load("test", (own,)).size == 100
+
+
 def test_a_truncated_file_is_refused(own: Path) -> None:
     path = own / FOLDER / "fog.npz"
     path.write_bytes(path.read_bytes()[:-1000])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from matplotlib.figure import Figure
 
 import stored_scores
 from figure_cells import NAMES, scores_of
-from rrbench import figures
+from rrbench import api, figures
 from rrbench.errors import UseError
 from rrbench.figures import features
 from rrbench.figures.accuracy_budget import by_victim, draw_accuracy_budget
+from rrbench.figures.adaptive import OBJECTIVES, figure4
 from rrbench.figures.certainty import couple
-from rrbench.figures.request import FigureOptions, paper_request
+from rrbench.figures.request import FigureOptions, paper_request, paper_settings
 from rrbench.figures.risk_coverage import (
     GRID,
     POINTS,
@@ -108,6 +110,101 @@ def test_figure_4_shows_a_row_for_each_objective_and_eta(drawn: dict[str, Figure
         rejector = str(item.get_label()).partition(" ")[0]
         blind = [row for row in read_rows(folder) if row.eps == "3/20" and row.attack in ("pgd10", "pgd3")]
         assert np.asarray(item.get_ydata())[0] == min(row.acc_tpr95 or 0 for row in blind if row.rejector == rejector)
+
+
+def caption(figure: Figure) -> str:
+    return figure.get_suptitle().replace("\n", " ")
+
+
+GRID_OF_THE_PAPER = "0, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100"
+
+
+def test_the_caption_of_figure_4_names_what_its_rows_have_less_of(
+    drawn: dict[str, Figure], folder: Path, tmp_path: Path, tiny: Path
+) -> None:
+    def said(rows: list[ResultRow], inputs: str) -> str:
+        (settings,) = {json.dumps(json.loads(row.settings)["attack"] | {"objective": "", "eta": 0}) for row in rows}
+        stated = json.loads(settings)
+        return f"{inputs}, {stated['steps']} of 500 steps, {stated['restarts']} of 10 restarts"
+
+    rows = [row for row in read_rows(folder) if row.attack.startswith("adaptive")]
+    limited = said(rows, f"{rows[0].n} of 360 test inputs")
+    assert limited == "60 of 360 test inputs, 2 of 500 steps, 1 of 10 restarts"
+    assert caption(drawn["figure4"]).endswith(f"; reduced: {limited}; \u03b7 0, 1 instead of {GRID_OF_THE_PAPER}")
+    out = Path(shutil.copytree(folder, tmp_path / "runs"))
+    attacks = "adaptive(eta=1,steps=3,restarts=2),adaptive(eta=10,steps=3,restarts=2)"
+    job = api.RunOptions("rr", attacks, config=tiny, out=out, device="cpu", every=40, retrain=True)
+    tenth = [row for row in api.execute(api.prepare(job), ["a test"]) if row.attack != "clean"]
+    better = said(tenth, f"{tenth[0].n} of 360 test inputs (every 40th)")
+    assert better == "9 of 360 test inputs (every 40th), 3 of 500 steps, 2 of 10 restarts"
+    text = caption(figures.draw("figure4", out, DIGITS))
+    assert text.endswith(
+        f"reduced: {limited} at \u03b7 0; {better} at \u03b7 1, 10; \u03b7 0, 1, 10 instead of {GRID_OF_THE_PAPER}"
+    )
+    assert "n = 60/9" in text
+    panel = figures.draw("figure4", out, DIGITS).axes[0]
+    for row in tenth:
+        objective, _, eta = row.attack.partition("(")[2].removesuffix(")").partition(",eta=")
+        curve = line(panel, objective)
+        assert dict(zip(curve.get_xdata(), curve.get_ydata(), strict=True))[float(eta)] == row.acc_tpr95
+
+
+def adaptive_cell(cells: list[Scored], objective: str, eta: float, every: int | None = None, **less: int) -> Scored:
+    """Return a made-up cell of Figure 4 on CIFAR-10, in full but for what is given."""
+    cell = next(cell for cell in cells if cell.row.attack.startswith(f"adaptive2({objective},eta=0"))
+    effort = {"steps": 500, "restarts": 10} | less
+    stated = dict(cell.record.cell)
+    stated["attack"] = ["adaptive", {**cell.attack[1], "eta": [eta], **effort}]
+    n = 10_000 // (every or 1)
+    found = as_cifar(dataclasses.replace(cell, record=dataclasses.replace(cell.record, cell=stated)), "paper", None)
+    described = found.record.cell | ({"every": every} if every else {})
+    row = dataclasses.replace(found.row, n=n, acc_tpr95=float(effort["steps"]), gradients=n * effort["steps"])
+    return dataclasses.replace(found, record=dataclasses.replace(found.record, row=row, cell=described))
+
+
+def test_full_rows_of_figure_4_win_over_reduced_ones_and_its_caption_says_where(cells: list[Scored]) -> None:
+    def drawn_from(chosen: list[Scored]) -> Figure:
+        return figure4(paper_request("figure4", Path("runs"), chosen, FigureOptions()))
+
+    etas = paper_settings("adaptive")["eta"]
+    full = [adaptive_cell(cells, name, eta) for name in OBJECTIVES for eta in etas]
+    tenth = [
+        adaptive_cell(cells, name, eta, every=10, steps=100, restarts=5) for name in OBJECTIVES for eta in (0.1, 1, 10)
+    ]
+    assert "reduced" not in caption(drawn_from([*tenth, *full]))
+    short = "1,000 of 10,000 test inputs (every 10th), 100 of 500 steps, 5 of 10 restarts"
+    grid = f"\u03b7 0.1, 1, 10 instead of {GRID_OF_THE_PAPER}"
+    assert caption(drawn_from(tenth)).endswith(f"n = 1000, seed 0; reduced: {short}; {grid}")
+    some = [cell for cell in full if cell.attack[1]["eta"] == [1]]
+    for chosen in ([*tenth, *some], [*some, *tenth]):
+        assert caption(drawn_from(chosen)).endswith(
+            f"n = 1000/10000, seed 0; reduced: {short} at \u03b7 0.1, 10; {grid}"
+        )
+    one = drawn_from([*tenth, some[0]])
+    assert f"reduced: {short} at \u03b7 0.1, 1 ({', '.join(OBJECTIVES[1:])}), 10; " in caption(one)
+    assert list(line(one.axes[0], OBJECTIVES[0]).get_ydata()) == [100, 500, 100]
+    all_inputs = [adaptive_cell(cells, name, 1, steps=499) for name in OBJECTIVES]
+    fewer_inputs = [adaptive_cell(cells, name, 1, every=2) for name in OBJECTIVES]  # less exact, but the whole attack
+    assert "reduced: 5,000 of 10,000 test inputs (every 2nd); " in caption(drawn_from([*all_inputs, *fewer_inputs]))
+    with pytest.raises(UseError, match=r"adaptive\(eta=10,steps=100,restarts=5\)' .* --every 10 --out runs"):
+        drawn_from(tenth[:-1])
+
+
+def test_a_reference_on_fewer_inputs_is_shown_only_where_none_is_on_all_and_says_so(cells: list[Scored]) -> None:
+    points = [adaptive_cell(cells, name, 1) for name in OBJECTIVES]
+    found = as_cifar(scores_of(cells, "pgd-at", "pgd10"), "paper", None)
+    row = dataclasses.replace(found.row, n=1000, acc_tpr95=10.0)
+    tenth = as_cifar(
+        dataclasses.replace(found, record=dataclasses.replace(found.record, row=row)), "paper", None, every=10
+    )
+    row = dataclasses.replace(row, n=10_000, acc_tpr95=20.0)
+    full = dataclasses.replace(found, record=dataclasses.replace(found.record, row=row))
+    for chosen, value, label in (
+        ([tenth], 10.0, "confidence (pgd-at): pgd10, 1,000 of 10,000 test inputs (every 10th)"),
+        ([tenth, full], 20.0, "confidence (pgd-at): pgd10"),
+    ):
+        figure = figure4(paper_request("figure4", Path("runs"), [*points, *chosen], FigureOptions()))
+        assert np.asarray(line(figure.axes[0], label).get_ydata())[0] == value
 
 
 def test_figure_5_at_temperature_1_is_the_row(drawn: dict[str, Figure], cells: list[Scored]) -> None:
