@@ -1,6 +1,8 @@
 """The one gradient-ascent loop, for training and attacks: start, step, project, and which image to keep."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 
 from rrbench.compute.batching import copies
 from rrbench.compute.instrumented import Instrumented
+from rrbench.cycles import climb_until_repeat
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Draws, Moved, Network, Norm, Outputs
 
@@ -19,6 +22,7 @@ REVISION = 2
 Score = Callable[[Outputs, Tensor], Tensor]  # (outputs, labels) -> (N,)
 Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` of all its images
 Select = Literal["ce", "objective", "evade"]  # between candidates of one input
+Until = Literal["end", "repeat"]  # a climb takes all its steps, or leaves out whole rounds once it repeats itself
 
 DOUBT = 0.1  # logits: an answer nearer than this to the border, found in lower precision, may be another in float32
 
@@ -148,6 +152,10 @@ def best_other(outputs: Outputs, labels: Tensor) -> Tensor:
     return _largest_other(outputs.logits.log_softmax(1), labels)
 
 
+Places = slice | Tensor  # of some inputs in a batch
+ALL = slice(None)
+
+
 class Tracker:
     """Keeps, for each input, the answer (by `keep` and `select`) and the boldest wrong image seen.
 
@@ -164,23 +172,24 @@ class Tracker:
         self.evades = torch.zeros_like(batch.labels, dtype=torch.bool)
         self.broken = torch.zeros_like(self.evades)
 
-    def see(self, images: Tensor, outputs: Outputs, objective: Tensor, *, is_last: bool) -> None:
-        """Consider one candidate for every input."""
-        certainty = self.certainty(outputs, self.labels).double()
-        wrong = is_wrong(outputs.logits, self.labels, self.doubt)
-        self.broken |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
-        self._note_bolder(images, torch.where(wrong, certainty, -torch.inf))
+    def see(self, images: Tensor, outputs: Outputs, objective: Tensor, *, is_last: bool, places: Places = ALL) -> None:
+        """Consider one candidate for every input, or for the inputs at some places."""
+        labels = self.labels[places]
+        certainty = self.certainty(outputs, labels).double()
+        wrong = is_wrong(outputs.logits, labels, self.doubt)
+        self.broken[places] |= ~(certainty.isfinite() & objective.isfinite() & outputs.logits.isfinite().all(1))
+        self._note_bolder(images, torch.where(wrong, certainty, -torch.inf), places)
         if not is_last and self.keep == "last":
             return
         evades = torch.zeros_like(wrong)
         if self.select == "ce":
-            rank = F.cross_entropy(outputs.logits, self.labels, reduction="none").double()
+            rank = F.cross_entropy(outputs.logits, labels, reduction="none").double()
         elif self.select == "objective":
             rank = objective.double()
         else:
             # Wrong images come first, the most certain of them best; then the images nearest to being wrong.
-            evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, self.labels).double())
-        self._note_better(images, rank, evades)
+            evades, rank = wrong, torch.where(wrong, certainty, -margin(outputs.logits, labels).double())
+        self._note_better(images, rank, evades, places)
 
     def join(self, other: "Tracker") -> None:
         """Take over what another tracker kept for copies of these inputs, as if seen here copy by copy."""
@@ -191,15 +200,16 @@ class Tracker:
             self._note_bolder(other.boldest[copy], other.boldness[copy])
             self._note_better(other.answer[copy], other.rank[copy], other.evades[copy])
 
-    def _note_bolder(self, images: Tensor, boldness: Tensor) -> None:
-        bolder = boldness > self.boldness
-        self.boldness = torch.where(bolder, boldness, self.boldness)
-        self.boldest = torch.where(wide(bolder, images), images, self.boldest)
+    def _note_bolder(self, images: Tensor, boldness: Tensor, places: Places = ALL) -> None:
+        bolder = boldness > self.boldness[places]
+        self.boldness[places] = torch.where(bolder, boldness, self.boldness[places])
+        self.boldest[places] = torch.where(wide(bolder, images), images, self.boldest[places])
 
-    def _note_better(self, images: Tensor, rank: Tensor, evades: Tensor) -> None:
-        better = (evades & ~self.evades) | ((evades == self.evades) & (rank >= self.rank))
-        self.answer = torch.where(wide(better, images), images, self.answer)
-        self.rank, self.evades = torch.where(better, rank, self.rank), self.evades | evades
+    def _note_better(self, images: Tensor, rank: Tensor, evades: Tensor, places: Places = ALL) -> None:
+        before, best = self.evades[places], self.rank[places]
+        better = (evades & ~before) | ((evades == before) & (rank >= best))
+        self.answer[places] = torch.where(wide(better, images), images, self.answer[places])
+        self.rank[places], self.evades[places] = torch.where(better, rank, best), before | evades
 
     def moved(self) -> Moved:
         """Return what was kept; a NaN seen on the way is an error, never a robust image."""
@@ -222,10 +232,12 @@ def search(
     keep: Keep,
     select: Select,
     doubt: float = 0.0,
+    until: Until = "end",
 ) -> Moved:
     """Ascend each objective from each random start, and keep one answer for each input over all of them.
 
-    A small batch climbs several starts and objectives at once; the answer does not depend on how many.
+    A small batch climbs several starts and objectives at once; the answer does not depend on how many. `until="repeat"`
+    leaves out what a climb in linf would only repeat (`cycles.py`); steps in l2 hardly ever come back to the same bits.
     """
     if steps < 0 or restarts < 1:
         raise CellError(f"an attack takes no fewer than 0 steps from 1 start: steps={steps}, restarts={restarts}")
@@ -239,18 +251,30 @@ def search(
         restarts_here = {restart for restart, _ in group}
         starts = {at: random_start(batch, budget.norm, budget.eps, draws, at) for at in restarts_here}
         start = torch.cat([starts[restart] for restart, _ in group])
-        _climb(network, many.images, start, _side_by_side(group, batch.labels), together, budget, step, steps)
+        objective = partial(_side_by_side, group, batch.labels)
+        climb = _climb_until_repeat if until == "repeat" and budget.norm == "linf" else _climb
+        last = climb(network, many.images, start, objective, together, budget, step, steps)
+        with torch.no_grad():
+            outputs = network(last)
+            together.see(last, outputs, objective(torch.arange(many.size))(outputs), is_last=True)
         tracker.join(together)
     return tracker.moved()
 
 
-def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor) -> Callable[[Outputs], Tensor]:
-    """Return the objective of copies of one batch; each copy has its own score."""
+Objective = Callable[[Outputs], Tensor]
+
+
+def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor, places: Tensor) -> Objective:
+    """Return the objective at sorted places (on the CPU) of copies of one batch; each copy has its own score."""
+    borders = torch.searchsorted(places, torch.arange(len(climbs) + 1) * len(labels)).tolist()
+    parts = [slice(*pair) for pair in pairwise(borders)]
+    labels = labels[(places % len(labels)).to(labels.device)]
 
     def objective(outputs: Outputs) -> Tensor:
-        size = len(labels)
-        pieces = [outputs.at(slice(at * size, (at + 1) * size)) for at in range(len(climbs))]
-        return torch.cat([score(piece, labels) for piece, (_, score) in zip(pieces, climbs, strict=True)])
+        pieces = zip(parts, climbs, strict=True)
+        return torch.cat(
+            [score(outputs.at(part), labels[part]) for part, (_, score) in pieces if part.start < part.stop]
+        )
 
     return objective
 
@@ -259,19 +283,45 @@ def _climb(
     network: Network,
     images: Tensor,
     start: Tensor,
-    objective: Callable[[Outputs], Tensor],
+    objective: Callable[[Tensor], Objective],
     tracker: Tracker,
     budget: Budget,
     step: float,
     steps: int,
-) -> None:
-    """Ascend an objective and show the tracker every image on the way; the last is marked as last."""
+) -> Tensor:
+    """Ascend an objective, show the tracker every image but the last, and return that one."""
 
     def observe(moved: Tensor, outputs: Outputs, value: Tensor) -> None:
         tracker.see(moved, outputs, value, is_last=False)
 
+    everywhere = objective(torch.arange(len(images)))
     norm, radius = budget.norm, budget.eps
-    last = ascend(network, images, start, objective, norm=norm, radius=radius, step=step, steps=steps, observe=observe)
-    with torch.no_grad():
-        outputs = network(last)
-        tracker.see(last, outputs, objective(outputs), is_last=True)
+    return ascend(network, images, start, everywhere, norm=norm, radius=radius, step=step, steps=steps, observe=observe)
+
+
+def _climb_until_repeat(
+    network: Network,
+    images: Tensor,
+    start: Tensor,
+    objective: Callable[[Tensor], Objective],
+    tracker: Tracker,
+    budget: Budget,
+    step: float,
+    steps: int,
+) -> Tensor:
+    """Do the same without steps that only repeat earlier ones; the share of zero gradients counts them."""
+    is_flat = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+
+    def rise(moved: Tensor, places: Tensor) -> Tensor:
+        outputs, value, gradient = slope(network, moved, objective(places))
+        there = places.to(images.device)
+        tracker.see(moved, outputs, value, is_last=False, places=there)
+        is_flat[there] = ~gradient.flatten(1).any(1)
+        return project(step_up(moved, gradient, budget.norm, step), images[there], budget.norm, budget.eps)
+
+    last, taken = climb_until_repeat(start.detach(), steps, rise)
+    if isinstance(network, Instrumented):
+        # Without a slope an image stays where it is: either all gradients of a round are zero, or none.
+        left_out = (steps - taken).to(images.device)
+        network.leave_out(left_out, is_flat)
+    return last

@@ -106,7 +106,7 @@ def settings_of(plugin: type) -> Mapping[str, tuple[object, object]]:
 
 
 def added_to(plugin: type) -> frozenset[str]:
-    """Return the settings that a framework did not always have; what other plugins call `added` is their own affair."""
+    """Return the settings that a framework or an attack did not always have."""
     found = getattr(plugin, "added", None)
     return found if isinstance(found, frozenset) else frozenset()
 

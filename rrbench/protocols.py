@@ -279,6 +279,8 @@ class Attack(ABC):
     cost: ClassVar[str] = ""  # gradients an image, in words
     keeps_answers: ClassVar[bool] = False  # changes no prediction: a more harmful attack does not make it weak
     is_mixture: ClassVar[bool] = False  # answers with the clean image if it fails: its scores mix both kinds
+    # Settings that came after rows were published: at their defaults they are in no key, so that keys stay.
+    added: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def is_adaptive(self) -> bool:

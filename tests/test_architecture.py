@@ -84,7 +84,7 @@ def test_no_package_imports_a_source_root_or_the_tests(package: str) -> None:
 LAYERS = [
     ["errors", "numbers", "progress", "names", "ranges", "seals", "lending", "protocols"],
     ["compute", "files", "metrics"],
-    ["ascent", "plugins"],
+    ["ascent", "cycles", "plugins"],
     ["rows", "datasets", "networks", "frameworks", "scaffold"],
     ["planning", "zoo"],
     ["training"],

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from rrbench.ascent import Keep, Score, best_other, cross_entropy
+from rrbench.ascent import Keep, Score, Until, best_other, cross_entropy
 from rrbench.protocols import Batch, Budget, Draws, Moved, Outputs, Victim
 from rrbench_attacks.climb import Climb
 from rrbench_attacks.objectives import other_class
@@ -50,6 +50,7 @@ class Adaptive(Climb):
     expand_over = ("objective", ("ce+rcon", "ce+rr", "con+rr", "con+rcon", "con+rr(multi)"))
     paper = "Pang et al. 2022, arXiv 2105.14785, Figure 4"
     maximises = "a classifier term plus eta times a term of the rejector's certainty"
+    added = frozenset({"until"})
     cost = "steps x restarts x etas gradients an image, times classes - 1 for con+rr(multi)"
 
     objective: Objective
@@ -57,6 +58,7 @@ class Adaptive(Climb):
     steps: int = field(default=500, kw_only=True)
     restarts: int = field(default=10, kw_only=True)
     keep: Keep = field(default="last", kw_only=True)
+    until: Until = field(default="end", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +69,7 @@ class Adaptive(Climb):
         classes = victim.network(batch.images[:1]).logits.shape[1]
         pairs = self.terms(victim, classes)
         objectives = [weighted(first, eta, second) for eta in self.eta for first, second in pairs]
-        return self.climb(victim, batch, budget, draws, objectives)
+        return self.climb(victim, batch, budget, draws, objectives, until=self.until)
 
     def terms(self, victim: Victim, classes: int) -> list[tuple[Score, Score]]:
         """Return (classifier term, rejector term) pairs: one pair, or one for each other class."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rrbench.ascent import Keep, Score, Select, doubt_of, search
+from rrbench.ascent import Keep, Score, Select, Until, doubt_of, search
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
 
 
@@ -31,6 +31,7 @@ class Climb(Attack):
         draws: Draws,
         objectives: Sequence[Score],
         certainty: Score | None = None,
+        until: Until = "end",
     ) -> Moved:
         """Climb each objective from each start, and keep one answer per input; `certainty` defaults to the victim's."""
         return search(
@@ -47,6 +48,7 @@ class Climb(Attack):
             select=self.select,
             # A blind attack prefers confident images, which do not lie on the border.
             doubt=doubt_of(victim.network) if self.is_adaptive else 0.0,
+            until=until,
         )
 
     def gradients_per_image(self, classes: int) -> int:

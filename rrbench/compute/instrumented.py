@@ -33,6 +33,7 @@ class Instrumented(nn.Module):
         self.twin, self.exact = twin, exact
         self.gradients = 0
         self.forwards = 0
+        self._left_out = 0
         self._vanished: list[Tensor] = []
         self._broken: list[Tensor] = []
 
@@ -84,9 +85,18 @@ class Instrumented(nn.Module):
         self._vanished.append((largest == 0).sum())
         self._broken.append(largest.isnan().any())
 
+    def leave_out(self, counts: Tensor, is_flat: Tensor) -> None:
+        """Note how many gradients of each image an attack knew without asking, and whether these were all zero."""
+        if self.watch:
+            self._left_out += int(counts.sum())
+            self._vanished.append(counts[is_flat].sum())
+
     def vanished(self) -> float:
-        """Return the share of gradients that were zero everywhere: there no attack can climb."""
-        return float(sum(self._vanished)) / self.gradients if self._vanished else 0.0
+        """Return the share of gradients that were zero everywhere: there no attack can climb.
+
+        A gradient that an attack left out counts too: the share is that of the same attack with all its steps.
+        """
+        return float(sum(self._vanished)) / (self.gradients + self._left_out) if self._vanished else 0.0
 
     def has_seen_nan(self) -> bool:
         """Tell whether a gradient was NaN: its image may look robust although it is not."""

@@ -56,8 +56,8 @@ def check_class(plugin: type) -> None:
         _check_rejector(plugin, set(settings))
     if issubclass(plugin, Attack):
         _check_attack(plugin)
-    if issubclass(plugin, Framework):
-        _check_framework(plugin, {key for key, (_, default) in settings.items() if default is not MISSING})
+    if issubclass(plugin, Attack | Framework):
+        _check_added(plugin, {key for key, (_, default) in settings.items() if default is not MISSING})
 
 
 def check_instance(plugin: object) -> None:
@@ -106,7 +106,7 @@ def _check_attack(plugin: type[Attack]) -> None:
         raise TypeError(f"{plugin.__name__}.norms must be of linf and l2: write norms = frozenset({{'linf'}})")
 
 
-def _check_framework(plugin: type[Framework], settings: set[str]) -> None:
+def _check_added(plugin: type[Attack | Framework], settings: set[str]) -> None:
     name = plugin.__name__
     if not isinstance(plugin.added, frozenset):
         raise TypeError(f"{name}.added must be a set of names: write added = frozenset({{...}})")

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.rows.row import FRACTIONS, PERCENTAGES, ResultRow
+from rrbench.rows.row import FRACTIONS, PERCENTAGES, ResultRow, stated
 from rrbench.rows.scores import Scores
 
 SIGMAS = 3.0  # of the net effect of verdicts that flip by chance, in both directions equally often
@@ -44,6 +44,17 @@ class Tolerance(NamedTuple):
     def slack(self, count: int) -> float:
         """Return by how much a share of `count` inputs may differ; one input may always change sides."""
         return max(1.0, SIGMAS * np.sqrt(self.flips * count)) / max(count, 1) if self.flips else 0.0
+
+    def cost(self, row: ResultRow) -> float:
+        """Return by what share gradients and passes may differ.
+
+        Rounding decides when a climb comes back to an image: that of each input is free, and their mean is held.
+        """
+        if not self.flips:
+            return 0.0
+        attack = stated(row).get("attack")
+        is_until_repeat = isinstance(attack, dict) and attack.get("until") == "repeat"
+        return max(COST, SIGMAS / np.sqrt(row.n or 1)) if is_until_repeat else COST
 
     def __str__(self) -> str:
         if not self.flips:
@@ -73,10 +84,11 @@ def disagreements(
     """Say where a repeated attack contradicts the stored scores and the row; `columns`: what a run would write now."""
     yield from _moved(stored, again, tolerance)
     yield from _measured(row, again, columns, tolerance)
+    cost = tolerance.cost(row)
     # An ensemble that ran after its members took their answers from the store, at no cost.
     for name in () if is_ensemble else ("gradients", "forwards"):
         there, here = getattr(row, name), columns[name]
-        if there is None or abs(there - here) > COST * here * bool(tolerance.flips):
+        if there is None or abs(there - here) > cost * here:
             yield f"its row says {there} {name} an image, and repeating the attack takes {here}"
     if _text(row.note, tolerance) != _text(columns["note"], tolerance):
         yield f"its note is {row.note!r}, and repeating the attack gives {columns['note']!r}"

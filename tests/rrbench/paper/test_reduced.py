@@ -163,7 +163,7 @@ def test_a_label_that_contradicts_the_settings_fills_nothing(multi: ResultRow) -
 
 
 def test_steps_in_a_published_name_tell_attacks_apart_and_restarts_do_not(rows_for: Make) -> None:
-    row = row_of(rows_for("table8"), "pgd1000x10")
+    row = row_of(rows_for("table8"), "pgd1000x10(until=repeat)")
     stated = json.loads(row.settings)
 
     def pgd(steps: int, restarts: int) -> ResultRow:
@@ -173,6 +173,15 @@ def test_steps_in_a_published_name_tell_attacks_apart_and_restarts_do_not(rows_f
     assert measure([pgd(1000, 10)], LONG).reduced == ""
     assert measure([pgd(1000, 2)], LONG).reduced == "reduced: 2 of 10 restarts"
     assert measure([pgd(100, 10)], LONG) == Filled()
+
+
+def test_a_climb_that_takes_all_its_steps_fills_the_cell_of_one_that_leaves_out_repeats(rows_for: Make) -> None:
+    row = row_of(rows_for("table8"), "pgd1000x10(until=repeat)")
+    stated = json.loads(row.settings)
+    assert stated["attack"].pop("until") == "repeat"
+    plain = dataclasses.replace(row, attack="pgd1000x10", settings=json.dumps(stated))
+    for each in (row, plain):
+        assert (measure([each], LONG).value, measure([each], LONG).reduced) == (row.acc_tpr95, "")
 
 
 def test_the_least_reduced_rows_count_and_the_whole_attack_before_all_inputs(multi: ResultRow) -> None:

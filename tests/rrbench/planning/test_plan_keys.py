@@ -26,7 +26,7 @@ from rrbench.planning.cells import (
 )
 from rrbench.plugins.config import ADDED, load_file
 from rrbench.plugins.registry import build, restore
-from rrbench.protocols import Framework
+from rrbench.protocols import Attack, Framework
 from rrbench.rows.currency import superseded
 from rrbench.rows.row import ResultRow
 from rrbench_baselines.atro import AtroTraining
@@ -252,6 +252,19 @@ def test_a_setting_that_was_added_is_in_keys_and_names_only_if_it_is_not_the_def
     ]
     assert restore("framework", identity(squared.framework)) == squared.framework
     assert restore("framework", identity(first.framework)) == first.framework
+
+
+def test_a_climb_that_ends_when_it_repeats_itself_is_another_attack_and_a_plain_one_is_as_published() -> None:
+    texts = ("pgd100", "pgd100(until=end)", "pgd100(until=repeat)")
+    plain, typed, repeating = (plan(["rr"], [text]).cells[-1] for text in texts)
+    assert dict(plain.attack.settings).keys() == {"steps", "restarts", "step", "keep", "select"}
+    assert (plain, str(plain.attack)) == (typed, "pgd100")
+    assert str(repeating.attack) == "pgd100(until=repeat)"
+    keys = {cell.attack_key("checkpoint", "fp32") for cell in (plain, typed, repeating)}
+    assert len(keys) == 2
+    for cell in (plain, repeating):  # a stored row without the setting climbs to the end
+        assert restore("attack", identity(cell.attack)) == cell.attack
+        assert vars(build(Attack, cell.attack))["until"] == ("repeat" if cell is repeating else "end")
 
 
 def test_a_setting_that_a_file_gives_is_in_keys_and_not_in_names(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_the_list_shows_settings_what_is_scored_and_where_it_is_from() -> None:
     assert "\n    needs: features; brings: fit; paper: Ma et al. 2018, arXiv 1801.02613\n" in shown
     assert "r-con-sub\n    the same as rr(form=difference)\n" in shown
     assert "outside-gap(scale=1)\n    gap between the two largest logits\n    from: outside-rrbench\n" in shown
-    assert "pgd(steps, restarts=1, step=none, keep=last, select=ce)\n" in listed("attacks")
+    assert "pgd(steps, restarts=1, step=none, keep=last, select=ce, until=end)\n" in listed("attacks")
     assert "quick\n    for small machines" in listed("presets")
 
 

@@ -81,6 +81,11 @@ class AddedUnknown(PgdAt):
     added = frozenset({"steps", "stride"})
 
 
+@dataclass(frozen=True)
+class AddedToPgd(Pgd):
+    added = frozenset({"until", "steps"})  # steps have no default
+
+
 class OldWord(Coupled):
     trains_as = "rr"
 
@@ -117,6 +122,7 @@ class OldWordOfData(Cifar10C):
         ),
         (AddedText, "AddedText.added must be a set of names: write added = frozenset({...})"),
         (AddedUnknown, "AddedUnknown.added holds 'stride', which is none of its settings with a default"),
+        (AddedToPgd, "AddedToPgd.added holds 'steps', which is none of its settings with a default"),
         (OneNorm, "OneNorm.norms must be of linf and l2: write norms = frozenset({'linf'})"),
         (OtherNorm, "OtherNorm.norms must be of linf and l2: write norms = frozenset({'linf'})"),
     ],

@@ -118,3 +118,23 @@ def test_a_metric_may_become_undefined_where_one_verdict_decides_it() -> None:
     one_wrong = scores_of((np.arange(COUNT) == 0).astype(np.int64), scores.labels, scores.certainty, 0.3)
     assert said(scores, one_wrong, SHORT, row_of(one_wrong, auc=None, fpr95=None)) == []
     assert any(text.startswith("auc is") for text in said(scores, one_wrong, EXACT, row_of(one_wrong, auc=None)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "tolerance", "share"),
+    [
+        ("", ROUNDED, 0.02),
+        ('{"attack": {"until": "end"}}', ROUNDED, 0.02),
+        ('{"attack": {"until": "repeat"}}', ROUNDED, 3 / 1000**0.5),
+        ('{"attack": {"until": "repeat"}}', SHORT, 3 / 1000**0.5),
+        ('{"attack": {"until": "repeat"}}', EXACT, 0.0),
+        ('{"attack": ["until"]}', SHORT, 0.02),
+    ],
+)
+def test_climbs_that_end_when_they_repeat_themselves_may_cost_more_elsewhere(
+    settings: str, tolerance: Tolerance, share: float
+) -> None:
+    for by, is_wrong in ((0.99 * share, False), (1.01 * share + 1e-9, True)):
+        row = row_of(honest(), settings=settings, gradients=10.0 * (1 + by))
+        found = [text for text in said(honest(), honest(), tolerance, row) if "gradients" in text]
+        assert bool(found) is is_wrong
