@@ -108,7 +108,8 @@ def build_settings(attack: str) -> dict[str, object]:
     common = {"restarts": 1, "step": "3/200", "keep": "best", "select": "evade"}
     if attack == "clean":
         return {}
-    return common | ({"steps": 3} if attack == "pgd3" else {"steps": 2, "objective": "ce+rcon", "eta": [1.0]})
+    own = {"steps": 3} if attack == "pgd3" else {"steps": 2, "objective": "ce+rcon", "eta": [1.0], "until": "repeat"}
+    return common | own
 
 
 def test_the_csv_holds_the_rows_in_a_fixed_order_whatever_the_order_of_work(bench: Any, tmp_path: Any) -> None:
