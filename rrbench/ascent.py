@@ -22,7 +22,7 @@ REVISION = 2
 Score = Callable[[Outputs, Tensor], Tensor]  # (outputs, labels) -> (N,)
 Keep = Literal["last", "best"]  # of one ascent: its last image, or the best by `select` of all its images
 Select = Literal["ce", "objective", "evade"]  # between candidates of one input
-Until = Literal["end", "repeat"]  # a climb takes all its steps, or leaves out whole rounds once it repeats itself
+Until = Literal["end", "repeat"]  # a climb takes all its steps, or leaves out whole cycles once it repeats itself
 
 DOUBT = 0.1  # logits: an answer nearer than this to the border, found in lower precision, may be another in float32
 
@@ -321,7 +321,7 @@ def _climb_until_repeat(
 
     last, taken = climb_until_repeat(start.detach(), steps, rise)
     if isinstance(network, Instrumented):
-        # Without a slope an image stays where it is: either all gradients of a round are zero, or none.
+        # Without a slope an image stays where it is: either all gradients of a cycle are zero, or none.
         left_out = (steps - taken).to(images.device)
         network.leave_out(left_out, is_flat)
     return last

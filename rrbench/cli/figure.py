@@ -33,7 +33,8 @@ def figure(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Only rows of this preset; else, of CIFAR, paper or official on all inputs (figure4: or fewer)."
+            help="Only rows of this preset. Without it, figures of CIFAR use rows of paper or official on all test "
+            "inputs; figure4 also uses rows on fewer."
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Only rows of this seed; else the smallest.")] = None,

@@ -96,7 +96,8 @@ class Instrumented(nn.Module):
 
         A gradient that an attack left out counts too: the share is that of the same attack with all its steps.
         """
-        return float(sum(self._vanished)) / (self.gradients + self._left_out) if self._vanished else 0.0
+        asked = self.gradients + self._left_out
+        return float(sum(self._vanished)) / asked if asked else 0.0
 
     def has_seen_nan(self) -> bool:
         """Tell whether a gradient was NaN: its image may look robust although it is not."""

@@ -85,9 +85,12 @@ class _ImageGradient(Function):
         return F.conv2d(second, weight, None, *ctx.how), None, _gradient(1, gradient, second, weight, ctx.how), None
 
 
-def _is_plain_training(maps: Tensor, *_: Any, weight: Tensor | None, training: bool, **__: Any) -> bool:
-    """Tell whether a batch norm uses the batch's statistics and has a weight."""
-    return training and weight is not None and maps.dim() == 4
+def _is_plain_training(
+    maps: Tensor, *_: Any, weight: Tensor | None, bias: Tensor | None, training: bool, **__: Any
+) -> bool:
+    """Tell whether a batch norm uses the batch's statistics, of more than one value, and has a weight and a bias."""
+    has_both = weight is not None and bias is not None
+    return training and has_both and maps.dim() == 4 and maps.numel() > maps.shape[1]
 
 
 def _normalised(
@@ -160,6 +163,8 @@ class _NormGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a batch norm inside FastSecondDerivatives has no third derivative")
         gradient, maps, weight, mean, inverse, *sent = ctx.saved_tensors
         one, two = Sent(*sent), _send_back(second, maps, weight, mean, inverse, ctx.eps)
         rows = maps.numel() // maps.shape[1]

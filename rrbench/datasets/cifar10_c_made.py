@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,7 +83,10 @@ class Cifar10CMade(Corrupted):
             if (mark.made, mark.corruption) != (cls.name, corruption):
                 raise ValueError(f"it says that it is {mark.made}({mark.corruption})")
             if mark.revision != (now := cls.file_revision(corruption)):
-                raise ValueError(f"revision {mark.revision} made it, now it is {now}: delete it, make it again")
+                raise ValueError(
+                    f"revision {mark.revision} made it, now it is {now}: "
+                    "delete it and run `rrbench data make cifar10-c`"
+                )
             labels = archive["labels"]
             parts = [Pixels(archive[f"severity{each}"].transpose(0, 3, 1, 2), labels) for each in severities]
             for part in parts:
@@ -140,10 +144,10 @@ def read_mark(path: Path) -> Mark:
 def _opened(path: Path) -> Iterator[tuple[Any, Mark]]:
     """Open a file that has a mark; any error, also of the caller's reading, becomes one line that names the file."""
     with reading(path):
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
+        # Of a file that is neither .npz nor .npy numpy says that it holds pickled data, which would mislead.
+        if path.is_file() and not zipfile.is_zipfile(path):
             raise ValueError(f"{NOT_MADE}: it is no .npz file")
-        with archive:
+        with np.load(path, allow_pickle=False) as archive:
             if "mark" not in archive.files:
                 raise ValueError(f"{NOT_MADE}: it has no mark")
             yield archive, _parsed(str(archive["mark"]))

@@ -22,10 +22,11 @@ METRICS = ("acc_tpr95", "acc_all", "auc")
 
 @dataclass(frozen=True)
 class Point:
-    """A measured cell, and what it has less of than the paper's protocol."""
+    """A measured cell, and in what it differs from the paper's protocol."""
 
     cell: Scored
     reduction: Reduction
+    other: tuple[str, ...] = ()  # settings that are neither the paper's nor simply less, such as keep=best
 
     @property
     def row(self) -> ResultRow:
@@ -33,10 +34,14 @@ class Point:
         return self.cell.row
 
     @property
+    def differs(self) -> str:
+        """What is less than, or other than, the paper's; empty if nothing is."""
+        return ", ".join(filter(None, (self.reduction.lacks, *self.other)))
+
+    @property
     def rank(self) -> tuple[object, ...]:
-        """Sort key: full rows first, then those of the paper's preset, the least reduced, and the most gradients."""
-        preset = preference(self.row)[:2]
-        return bool(self.reduction.lacks), preset, self.reduction.rank, -(self.row.gradients or 0)
+        """Sort key: full rows first, then the paper's settings, the least reduced, and the preferred preset."""
+        return bool(self.differs), bool(self.other), self.reduction.rank, preference(self.row)
 
 
 Curves = Mapping[str, Mapping[float, Point]]  # {objective: {eta: point}}
@@ -61,7 +66,7 @@ def figure4(request: PaperRequest) -> Figure:
                     color=style.color, linestyle=style.linestyle, marker=style.marker, label=objective,
                 )  # fmt: skip
             for index, reference in enumerate(references):
-                row, lacks = reference.row, reference.reduction.lacks
+                row, lacks = reference.row, reference.differs
                 if getattr(row, metric) is not None:
                     panel.axhline(
                         getattr(row, metric),
@@ -83,22 +88,23 @@ def figure4(request: PaperRequest) -> Figure:
 
 
 def curves_of(request: PaperRequest) -> Curves:
-    """Return the points of RR; every objective must have every eta that any objective has."""
+    """Return the points of RR at every eta that all five objectives have, all of the network with the first seed."""
     found: dict[tuple[str, float], list[Point]] = {}
-    wanted = {name: value for name, value in paper_settings(ATTACK).items() if name in EFFORT}
     for cell in (*request.cells, *request.short):
         name, settings = cell.attack
         is_single = name == ATTACK and len(settings["eta"]) == 1
         if is_single and (cell.row.trained_as, cell.row.rejector) == (TRAINED_AS, REJECTOR):
-            pairs = ((name, Fraction(settings[name]), Fraction(most)) for name, most in wanted.items())
-            less = tuple(Less(*pair) for pair in pairs if pair[1] < pair[2])
-            point = _point(request, cell, less)
+            point = _attacked_point(request, cell)
             found.setdefault((settings["objective"], float(settings["eta"][0])), []).append(point)
+    seed = min((point.row.seed for points in found.values() for point in points), default=0)
+    own = {place: [point for point in points if point.row.seed == seed] for place, points in found.items()}
     # Of equal points the first is taken: cells are in the order of preference.
-    best = {place: min(points, key=lambda point: point.rank) for place, points in found.items()}
-    etas = sorted({eta for _, eta in best}) or [float(eta) for eta in paper_settings(ATTACK)["eta"]]
-    absent = [(name, eta) for name in OBJECTIVES for eta in etas if (name, eta) not in best]
-    if absent:
+    best = {place: min(points, key=lambda point: point.rank) for place, points in own.items() if points}
+    begun = sorted({eta for _, eta in best})
+    etas = [eta for eta in begun if all((name, eta) in best for name in OBJECTIVES)]
+    if not etas:
+        wanted = begun or [float(eta) for eta in paper_settings(ATTACK)["eta"]]
+        absent = [(name, eta) for name in OBJECTIVES for eta in wanted if (name, eta) not in best]
         # `rrbench run` takes all five objectives of an eta as one word, and does not repeat measured cells.
         effort, sample = _like(best.values())
         wanted_attacks = [f"{ATTACK}(eta={show(eta)}{effort})" for eta in sorted({eta for _, eta in absent})]
@@ -112,10 +118,24 @@ def curves_of(request: PaperRequest) -> Curves:
     return {name: {eta: best[name, eta] for eta in etas} for name in OBJECTIVES}
 
 
-def _point(request: PaperRequest, cell: Scored, less: tuple[Less, ...] = ()) -> Point:
+def _attacked_point(request: PaperRequest, cell: Scored) -> Point:
+    """Compare the attack's settings with the paper's; `until` changes no answer."""
+    _, settings = cell.attack
+    paper = {name: value for name, value in paper_settings(ATTACK).items() if name not in ("eta", "until")}
+    pairs = [(name, Fraction(settings[name]), Fraction(paper[name])) for name in EFFORT if name in paper]
+    less = tuple(Less(*pair) for pair in pairs if pair[1] < pair[2])
+    other = [name for name, found, wanted in pairs if found > wanted]
+    other += [name for name, value in paper.items() if name not in EFFORT and settings[name] != value]
+    step = settings["step"]  # None is a quarter of the radius
+    if step is not None and 4 * Fraction(step) != Fraction(cell.row.eps):
+        other.append("step")
+    return _point(request, cell, less, tuple(f"{name}={settings[name]}" for name in other))
+
+
+def _point(request: PaperRequest, cell: Scored, less: tuple[Less, ...] = (), other: tuple[str, ...] = ()) -> Point:
     whole = (each.row.n or 0 for each in request.cells if each.has_all_inputs)
     size = input_count(cell.row.dataset) or max(whole, default=0)
-    return Point(cell, Reduction(cell.row.n or 0, size, cell.sample.every, less))
+    return Point(cell, Reduction(cell.row.n or 0, size, cell.sample.every, less), other)
 
 
 def _described(absent: Sequence[tuple[str, float]], is_begun: bool) -> list[str]:
@@ -126,20 +146,20 @@ def _described(absent: Sequence[tuple[str, float]], is_begun: bool) -> list[str]
 
 def _like(points: Iterable[Point]) -> tuple[str, str]:
     """Return the settings and options that measure further points as these were; empty if these differ."""
-    ways = {(point.reduction.less, point.cell.sample) for point in points}
+    ways = {(point.reduction.less, point.other, point.cell.sample) for point in points}
     if len(ways) != 1:
         return "", ""
-    ((less, sample),) = ways
+    ((less, other, sample),) = ways
     options = "".join(f" --{name} {value}" for name, value in sample.facts().items() if value)
-    return "".join(f",{each.name}={each.found}" for each in less), options
+    return "".join(f",{each}" for each in (*(f"{each.name}={each.found}" for each in less), *other)), options
 
 
 def reduced_text(curves: Curves) -> str:
-    """Say what is less than the paper's protocol: inputs, steps, restarts, and the weights eta; empty if nothing is."""
+    """Say what is less or other than in the paper: inputs, settings, and the weights eta; empty if nothing is."""
     groups: dict[str, dict[float, list[str]]] = {}
     for name, curve in curves.items():
         for eta, point in curve.items():
-            groups.setdefault(point.reduction.lacks, {}).setdefault(eta, []).append(name)
+            groups.setdefault(point.differs, {}).setdefault(eta, []).append(name)
     parts = []
     for lacks, places in groups.items():
         where = ", ".join(
@@ -152,7 +172,10 @@ def reduced_text(curves: Curves) -> str:
     grid = [float(eta) for eta in paper_settings(ATTACK)["eta"]]
     if not set(grid) <= set(etas):
         parts.append(f"{ETA} {', '.join(map(show, etas))} instead of {', '.join(map(show, grid))}")
-    return f"{REDUCED}: {'; '.join(parts)}" if parts else ""
+    is_less = not set(grid) <= set(etas) or any(
+        each.reduction.lacks for curve in curves.values() for each in curve.values()
+    )
+    return f"{REDUCED if is_less else 'other settings'}: {'; '.join(parts)}" if parts else ""
 
 
 def reference_points(request: PaperRequest) -> list[Point]:
@@ -173,6 +196,4 @@ def reference_points(request: PaperRequest) -> list[Point]:
             continue
         found.setdefault(victim, []).append(_point(request, cell))
     victims = sorted(found, key=lambda victim: (victim[0] != TRAINED_AS, victim))
-    return [
-        min(found[victim], key=lambda point: (bool(point.reduction.lacks), point.row.acc_tpr95)) for victim in victims
-    ]
+    return [min(found[victim], key=lambda point: (bool(point.differs), point.row.acc_tpr95)) for victim in victims]

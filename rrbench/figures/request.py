@@ -66,7 +66,7 @@ class PaperRequest:
     name: str
     folder: Path
     cells: Sequence[Scored]  # clean ones and those with the budget; preferred ones first
-    short: Sequence[Scored]  # the like on fewer inputs than the paper's; only Figure 4 takes them
+    short: Sequence[Scored]  # the same kind of cells, on fewer inputs than the paper's; only Figure 4 takes them
     dataset: str
     network: str
     budget: str

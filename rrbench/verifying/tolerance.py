@@ -48,7 +48,7 @@ class Tolerance(NamedTuple):
     def cost(self, row: ResultRow) -> float:
         """Return by what share gradients and passes may differ.
 
-        Rounding decides when a climb comes back to an image: that of each input is free, and their mean is held.
+        Rounding decides when a climb comes back to an image. So only the mean over all inputs is compared.
         """
         if not self.flips:
             return 0.0

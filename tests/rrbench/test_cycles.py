@@ -224,3 +224,13 @@ def test_a_rerun_in_other_batches_confirms_a_row(tmp_path: Path, monkeypatch: py
         assert findings.problems == []
         assert findings.tolerances == {EXACT}
         assert findings.rerun == findings.cells == 3
+
+
+def test_no_step_at_all_is_no_error() -> None:
+    network, batch = counted(to_the_corner), batch_of(2)
+    moved = search(
+        network, batch, BUDGET, DRAWS, (pull,), certainty, steps=0, restarts=1, step=STEP, keep="last", select="ce",
+        until="repeat",
+    )  # fmt: skip
+    assert torch.equal(moved.images, random_start(batch, "linf", BUDGET.eps, DRAWS, 0))
+    assert (network.gradients, network.vanished()) == (0, 0)

@@ -33,8 +33,8 @@ def elastic_transform(images: Images, noise: Noise, alpha: float, sigma: float, 
             # Two interpolations one after the other, as published: each of them blurs.
             warped = ndimage.map_coordinates(image[..., channel], sources[index], order=1, mode="mirror")
             moved[index, ..., channel] = ndimage.map_coordinates(warped, places[index], order=1, mode="reflect")
-    # Last bits of an interpolation depend on the machine. The others gave equal bytes wherever they were made,
-    # and rounding theirs too would change them.
+    # Last bits of an interpolation depend on the machine. The other corruptions gave equal bytes wherever they were
+    # made, and rounding theirs too would change them.
     return to_bytes(moved, DECIMALS)
 
 

@@ -102,3 +102,17 @@ def test_the_block_leaves_other_calls_as_they_are() -> None:
     with FastSecondDerivatives():
         same = F.conv2d(images, weight, padding="same")
     torch.testing.assert_close(same, F.conv2d(images, weight, padding=1))
+
+
+def test_a_third_derivative_is_refused_rather_than_wrong() -> None:
+    norm, maps = nn.BatchNorm2d(2).double().train(), torch.rand(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    with FastSecondDerivatives():
+        answers = norm(maps)
+    (first,) = torch.autograd.grad((answers**3).sum(), maps, create_graph=True)
+    with pytest.raises(RuntimeError, match="no third derivative"):
+        torch.autograd.grad((first**2).sum(), maps, create_graph=True)
+
+
+def test_one_value_a_channel_is_refused_as_pytorch_refuses_it() -> None:
+    with FastSecondDerivatives(), pytest.raises(ValueError, match="more than 1 value per channel"):
+        nn.BatchNorm2d(2).train()(torch.rand(1, 2, 1, 1, requires_grad=True))

@@ -262,7 +262,7 @@ def test_an_elastic_transform_made_before_its_bytes_changed_is_refused_and_the_o
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     np.savez(path, **marked(revision=1)(arrays))
-    told = f"cannot read {path}: revision 1 made it, now it is 2: delete it, make it again"
+    told = f"cannot read {path}: revision 1 made it, now it is 2: delete it and run `rrbench data make cifar10-c`"
     assert refuse(Cifar10CMade("elastic_transform"), own) == told
     with pytest.raises(UseError, match="revision 1 made it"):
         Cifar10CMade.inspect((own,))
@@ -273,10 +273,13 @@ def test_an_elastic_transform_made_before_its_bytes_changed_is_refused_and_the_o
     assert Cifar10CMade("elastic_transform").load("test", (own,)).size == 100
 
 
-def test_a_truncated_file_is_refused(own: Path) -> None:
+@pytest.mark.parametrize("cut", [lambda content: content[:-1000], lambda _: b"<html>", lambda _: b""])
+def test_a_truncated_file_or_another_one_is_refused(own: Path, cut: Callable[[bytes], bytes]) -> None:
     path = own / FOLDER / "fog.npz"
-    path.write_bytes(path.read_bytes()[:-1000])
-    assert f"cannot read {path}" in refuse(Cifar10CMade("fog"), own)
+    path.write_bytes(cut(path.read_bytes()))
+    message = refuse(Cifar10CMade("fog"), own)
+    assert message.startswith(f"cannot read {path}: ")
+    assert message.endswith("it is no .npz file")
 
 
 def test_inspection_finds_files_that_were_made_from_other_images(own: Path) -> None:

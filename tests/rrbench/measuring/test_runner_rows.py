@@ -108,7 +108,7 @@ def build_settings(attack: str) -> dict[str, object]:
     common = {"restarts": 1, "step": "3/200", "keep": "best", "select": "evade"}
     if attack == "clean":
         return {}
-    own = {"steps": 3} if attack == "pgd3" else {"steps": 2, "objective": "ce+rcon", "eta": [1.0], "until": "repeat"}
+    own = {"steps": 3} if attack == "pgd3" else {"steps": 2, "objective": "ce+rcon", "eta": [1.0]}
     return common | own
 
 

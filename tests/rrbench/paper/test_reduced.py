@@ -175,13 +175,15 @@ def test_steps_in_a_published_name_tell_attacks_apart_and_restarts_do_not(rows_f
     assert measure([pgd(100, 10)], LONG) == Filled()
 
 
-def test_a_climb_that_takes_all_its_steps_fills_the_cell_of_one_that_leaves_out_repeats(rows_for: Make) -> None:
+def test_whether_a_climb_leaves_out_repeats_makes_no_difference_to_a_cell(rows_for: Make) -> None:
     row = row_of(rows_for("table8"), "pgd1000x10(until=repeat)")
     stated = json.loads(row.settings)
     assert stated["attack"].pop("until") == "repeat"
     plain = dataclasses.replace(row, attack="pgd1000x10", settings=json.dumps(stated))
-    for each in (row, plain):
+    for each in (row, plain, dataclasses.replace(plain, attack="pgd1000x10(until=end)")):
         assert (measure([each], LONG).value, measure([each], LONG).reduced) == (row.acc_tpr95, "")
+    short = row_of(rows_for("table2"), "pgd100x10", norm="linf", eps="8/255")
+    assert measure([weaker(short, until="repeat")], RR).value == short.acc_tpr95
 
 
 def test_the_least_reduced_rows_count_and_the_whole_attack_before_all_inputs(multi: ResultRow) -> None:
