@@ -72,6 +72,17 @@ def quick_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_probes() -> Iterator[int]:
+    """Look for chance in a network by a few passes; give how many a run takes, for the tests of the probes."""
+    from rrbench.measuring import probes
+
+    with pytest.MonkeyPatch.context() as patch:
+        passes = probes.PASSES
+        patch.setattr(probes, "PASSES", 6)
+        yield passes
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Keep PyTorch to one thread: on tiny tensors threads mostly wait for each other, beside other jobs for long."""
