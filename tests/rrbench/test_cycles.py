@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +27,7 @@ STEP = 1 / 64  # exact in binary: a climb comes back to the same bits
 BUDGET = Budget("linf", Fraction(1, 4))
 EDGE = 16  # steps to the end of the budget
 DRAWS = HashedDraws(5)
-STEPS = 147
+STEPS = 127
 
 Way = Callable[[int, int], tuple[int, int]]  # (column, line) of an image of two pixels, in steps -> where it goes
 
@@ -178,6 +179,16 @@ class _Later(HashedDraws):
         return super().uniform(ids, shape, draw + self.restart)
 
 
+@cache
+def gradients_one_by_one() -> float:
+    """Count what four climbs by two scores, each from three starts, take one after the other."""
+    network = counted(round_trip(3))
+    for score in (pull, push):
+        for restart in range(3):
+            found(network, batch_of(4), "repeat", scores=(score,), draws=_Later(restart))
+    return network.gradients
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 3, 6])
 def test_each_of_several_climbs_at_once_ends_by_itself(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rrbench.ascent.copies", lambda size, wanted: min(at_once, wanted))
@@ -187,11 +198,7 @@ def test_each_of_several_climbs_at_once_ends_by_itself(at_once: int, monkeypatch
         for until in get_args(Until)
     )
     assert torch.equal(short.images, plain.images)
-    one_by_one = counted(round_trip(3))
-    for score in (pull, push):
-        for restart in range(3):
-            found(one_by_one, batch, "repeat", scores=(score,), draws=_Later(restart))
-    assert network.gradients == 4 * 2 * 3 * STEPS + one_by_one.gradients
+    assert network.gradients == 4 * 2 * 3 * STEPS + gradients_one_by_one()
 
 
 @pytest.mark.parametrize(("way", "is_flat"), [("middle", True), ("corner", False), ("period 3", False)])
@@ -229,9 +236,8 @@ def test_a_rerun_in_other_batches_confirms_a_row(tmp_path: Path, monkeypatch: py
     assert short["gradients"] < 80
     for name in ("acc_all", "acc_tpr95", "auc", "deploy_robust", "ece", "note"):
         assert short[name] == plain[name]
-    for size in (4, 6):
-        monkeypatch.setattr("rrbench.measuring.evaluation.batch_size", lambda device, shape, size=size: size)
-        findings = verify(out, rerun=True)
-        assert findings.problems == []
-        assert findings.tolerances == {EXACT}
-        assert findings.rerun == findings.cells == 3
+    monkeypatch.setattr("rrbench.measuring.evaluation.batch_size", lambda device, shape: 4)
+    findings = verify(out, rerun=True)
+    assert findings.problems == []
+    assert findings.tolerances == {EXACT}
+    assert findings.rerun == findings.cells == 3
