@@ -36,10 +36,10 @@ if sys.dont_write_bytecode and not (spec and spec.cached and Path(spec.cached).i
 
 # What takes longest comes first, so that no process still works on it when the others have ended.
 LONGEST = (
-    "test_ray_engine", "test_kernels", "test_faults", "test_results", "test_docs", "test_cw", "test_autoattack",
-    "test_scaffold", "test_verify", "test_drawn", "test_wrong_plugins", "test_default_run", "test_bench",
-    "test_runner_rows", "test_transfer", "test_findings", "test_report", "test_fuzz", "test_probes",
-    "test_every_attack", "test_every_rejector", "test_evaluate", "test_wheel",
+    "test_ray_engine", "test_kernels", "test_faults", "test_docs", "test_results", "test_cw", "test_autoattack",
+    "test_cycles", "test_scaffold", "test_drawn", "test_verify", "test_runner_rows", "test_wrong_plugins",
+    "test_bench", "test_default_run", "test_every_attack", "test_transfer", "test_probes", "test_every_rejector",
+    "test_fuzz", "test_report", "test_evaluate", "test_wheel", "test_train",
 )  # fmt: skip
 
 
@@ -70,6 +70,17 @@ def quick_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_probes() -> Iterator[int]:
+    """Look for chance in a network by a few passes; give how many a run takes, for the tests of the probes."""
+    from rrbench.measuring import probes
+
+    with pytest.MonkeyPatch.context() as patch:
+        passes = probes.PASSES
+        patch.setattr(probes, "PASSES", 6)
+        yield passes
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rrbench.figures.risk_coverage import at_its_boldest
 from rrbench.figures.scored import read_scored
 from rrbench.metrics.deployment import joint_where_kept
 from rrbench.paper.cells import cells_of
-from rrbench.rows.paired import paired_difference, scored_rows
+from rrbench.rows.paired import ScoreFiles, paired_difference, scored_rows
 from rrbench.rows.row import ResultRow
 
 NAMES = {"RR": "rr", "EBD": "ebd", "SNet": "snet"}  # others are called as in the rows, but for capitals
@@ -47,9 +47,15 @@ def joint(name: str, attack: str = "worst-case", eps: str = "8/255") -> str:
 
 
 @cache
+def scores() -> dict[tuple[object, ...], ScoreFiles]:
+    """Return the score files of all rows once; the draws of a row stay with them."""
+    return scored_rows(CIFAR10)
+
+
+@cache
 def less(one: str, other: str) -> tuple[str, str, str]:
     """Return the paired difference at the worst case and its interval, each with a sign."""
-    found = paired_difference(at(one), at(other), "deploy_joint", scored_rows(CIFAR10))
+    found = paired_difference(at(one), at(other), "deploy_joint", scores())
     assert found is not None
     return f"{found.value:+.2f}", f"{found.low:+.2f}", f"{found.high:+.2f}"
 

@@ -1,6 +1,7 @@
 """Digits: the 1,797 handwritten digits inside scikit-learn (Alpaydin and Kaynak, 1998)."""
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from rrbench.protocols import Batch, DataInfo, Split
 _BOUNDS = {"train": slice(0, 1077), "calibration": slice(1077, 1437), "test": slice(1437, 1797)}
 
 
+@cache
 def read_digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return pixels of 0 to 16, an image a line, and labels.
+    """Return pixels of 0 to 16, an image a line, and labels; whoever changes them works on a copy.
 
     They are read from scikit-learn's own file: every process that loads scikit-learn for them waits for seconds.
     """

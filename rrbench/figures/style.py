@@ -111,11 +111,18 @@ def finish(figure: Figure, text: str) -> None:
     width = figure.get_size_inches()[0]
     # At 7 points about seventeen letters take an inch.
     figure.suptitle(textwrap.fill(text, int(17 * width)), fontsize=7, color="#555555")
-    figure.draw_without_rendering()
+    _lay_out(figure)
     folded = [_fold_labels(panel) for panel in figure.axes]
     if any(folded):
-        figure.draw_without_rendering()
+        _lay_out(figure)
     figure.set_layout_engine("none")
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place the panels, as drawing the figure would; drawing takes as long again."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
 
 
 def _fold_labels(panel: Axes) -> bool:

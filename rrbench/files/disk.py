@@ -201,6 +201,8 @@ def _not_deep(value: object) -> object:
     """Return a value if it is not nested too deep for recursive code."""
     level = [value]
     for _ in range(DEEPEST):
+        if not level:
+            break
         level = [
             item
             for part in level

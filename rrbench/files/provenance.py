@@ -48,15 +48,16 @@ def _git(folder: Path, *arguments: str) -> str:
 def packages() -> dict[str, str]:
     """Return the versions of the packages that influence numbers."""
     names = ("torch", "numpy", "scikit-learn", "pandas", "safetensors", "foolbox", "autoattack", "pyautoattack")
-    return {name: metadata.version(name) for name in names if _is_installed(name)}
+    return {name: found for name in names if (found := _version_of(name))}
 
 
-def _is_installed(name: str) -> bool:
+@cache
+def _version_of(name: str) -> str:
+    """Return a package's version; empty if it is not installed."""
     try:
-        metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return ""
 
 
 def machine() -> dict[str, str]:

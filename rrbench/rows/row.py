@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,11 @@ _ROUNDING = 1e-9
 
 
 def stated(row: ResultRow) -> dict[str, Any]:
-    """Return a row's settings; empty if they cannot be read, as may be in other people's files."""
+    """Return a row's settings, not to be changed; empty if they cannot be read, as may be in other people's files."""
     return _object(row.settings)
 
 
+@lru_cache(maxsize=4096)  # comparing rows asks for the same ones again and again
 def _object(text: str) -> dict[str, Any]:
     try:
         value = parse_json(text)

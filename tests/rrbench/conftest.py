@@ -24,7 +24,7 @@ TINY = """
 resamples = 200
 
 [dataset.digits.recipe]
-epochs = 3
+epochs = 2
 batch = 128
 choose_by = "pgd1"
 

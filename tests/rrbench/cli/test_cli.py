@@ -191,8 +191,8 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(command: Any, empt
     assert answer.code == 0
     assert files(tmp_path) == before
     assert "4 cells on 1 checkpoint, 2 of them share an attack already run" in answer.out
-    # Training: 3 epochs of 1,077 images at 1 + 1 gradients and 360 at 1; the attack: 60 images at 10.
-    training = 3 * (1077 * 2 + 360)
+    # Training: 2 epochs of 1,077 images at 1 + 1 gradients and 360 at 1; the attack: 60 images at 10.
+    training = 2 * (1077 * 2 + 360)
     (checkpoint,) = (line for line in answer.out.splitlines() if line.startswith("checkpoint"))
     assert f"{training:,}" in checkpoint
     assert checkpoint.endswith("to be trained")

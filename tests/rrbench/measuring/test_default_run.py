@@ -72,7 +72,7 @@ def test_a_budget_of_zero_is_clean_in_every_number(find: Find, norm: str) -> Non
 LIST = """
 [run]
 all_attacks = [
-    "pgd10", "selective-pgd(steps=20)", "adaptive(con+rcon,steps=20)", "over-reject(steps=10,searches=3)", "worst-case",
+    "pgd10", "selective-pgd(steps=10)", "adaptive(con+rcon,steps=10)", "over-reject(steps=5,searches=2)", "worst-case",
 ]
 """
 

@@ -1,6 +1,6 @@
 """What looks robust and is not gets a note; what ships, and what works in bf16 inside, gets none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,13 @@ SLOPE = "the gradient of the {} is wrong: a small step does not do what it says"
 PROBABILITIES = "the logits are probabilities: return what comes before the softmax"
 FLAT = "the certainty has a gradient of zero: an adaptive attack cannot follow it"
 ADAPTIVE = "adaptive(ce+rcon,steps=2,restarts=1)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_passes(quick_probes: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "PASSES", quick_probes)
+        yield
 
 
 class Lying(torch.autograd.Function):

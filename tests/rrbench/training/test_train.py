@@ -183,7 +183,7 @@ def test_standard_training_is_attacked_only_at_its_end(empty: Any) -> None:
 
 
 def test_the_log_says_what_the_chosen_epoch_reaches(bench: Any) -> None:
-    job = bench.prepare("confidence", "clean")
+    job = bench.prepare("confidence", "clean", recipe={"epochs": 3})
     training = job.plan.cells[0].training
     checkpoint = job.materials.checkpoint(training)
     log, chosen = checkpoint.facts["log"], checkpoint.facts["epoch"]
