@@ -1,6 +1,7 @@
 """The one gradient-ascent loop, for training and attacks: start, step, project, and which image to keep."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Literal
@@ -252,8 +253,8 @@ def search(
         starts = {at: random_start(batch, budget.norm, budget.eps, draws, at) for at in restarts_here}
         start = torch.cat([starts[restart] for restart, _ in group])
         objective = partial(_side_by_side, group, batch.labels)
-        climb = _climb_until_repeat if until == "repeat" and budget.norm == "linf" else _climb
-        last = climb(network, many.images, start, objective, together, budget, step, steps)
+        here = _Climbs(network, many.images, objective, together, budget, step, steps)
+        last = here.until_repeat(start) if until == "repeat" and budget.norm == "linf" else here.to_the_end(start)
         with torch.no_grad():
             outputs = network(last)
             together.see(last, outputs, objective(torch.arange(many.size))(outputs), is_last=True)
@@ -279,49 +280,43 @@ def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor, places: T
     return objective
 
 
-def _climb(
-    network: Network,
-    images: Tensor,
-    start: Tensor,
-    objective: Callable[[Tensor], Objective],
-    tracker: Tracker,
-    budget: Budget,
-    step: float,
-    steps: int,
-) -> Tensor:
-    """Ascend an objective, show the tracker every image but the last, and return that one."""
+@dataclass(frozen=True)
+class _Climbs:
+    """Climbs side by side; the tracker is shown every image on the way but the last."""
 
-    def observe(moved: Tensor, outputs: Outputs, value: Tensor) -> None:
-        tracker.see(moved, outputs, value, is_last=False)
+    network: Network
+    images: Tensor
+    objective: Callable[[Tensor], Objective]  # at given places
+    tracker: Tracker
+    budget: Budget
+    step: float
+    steps: int
 
-    everywhere = objective(torch.arange(len(images)))
-    norm, radius = budget.norm, budget.eps
-    return ascend(network, images, start, everywhere, norm=norm, radius=radius, step=step, steps=steps, observe=observe)
+    def to_the_end(self, start: Tensor) -> Tensor:
+        """Take every step, and return the last images."""
 
+        def observe(moved: Tensor, outputs: Outputs, value: Tensor) -> None:
+            self.tracker.see(moved, outputs, value, is_last=False)
 
-def _climb_until_repeat(
-    network: Network,
-    images: Tensor,
-    start: Tensor,
-    objective: Callable[[Tensor], Objective],
-    tracker: Tracker,
-    budget: Budget,
-    step: float,
-    steps: int,
-) -> Tensor:
-    """Do the same without steps that only repeat earlier ones; the share of zero gradients counts them."""
-    is_flat = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+        return ascend(
+            self.network, self.images, start, self.objective(torch.arange(len(self.images))),
+            norm=self.budget.norm, radius=self.budget.eps, step=self.step, steps=self.steps, observe=observe,
+        )  # fmt: skip
 
-    def rise(moved: Tensor, places: Tensor) -> Tensor:
-        outputs, value, gradient = slope(network, moved, objective(places))
-        there = places.to(images.device)
-        tracker.see(moved, outputs, value, is_last=False, places=there)
-        is_flat[there] = ~gradient.flatten(1).any(1)
-        return project(step_up(moved, gradient, budget.norm, step), images[there], budget.norm, budget.eps)
+    def until_repeat(self, start: Tensor) -> Tensor:
+        """Leave out steps that only repeat earlier ones; the share of zero gradients counts them."""
+        is_flat = torch.zeros(len(self.images), dtype=torch.bool, device=self.images.device)
+        norm, radius = self.budget.norm, self.budget.eps
 
-    last, taken = climb_until_repeat(start.detach(), steps, rise)
-    if isinstance(network, Instrumented):
-        # Without a slope an image stays where it is: either all gradients of a cycle are zero, or none.
-        left_out = (steps - taken).to(images.device)
-        network.leave_out(left_out, is_flat)
-    return last
+        def rise(moved: Tensor, places: Tensor) -> Tensor:
+            outputs, value, gradient = slope(self.network, moved, self.objective(places))
+            there = places.to(self.images.device)
+            self.tracker.see(moved, outputs, value, is_last=False, places=there)
+            is_flat[there] = ~gradient.flatten(1).any(1)
+            return project(step_up(moved, gradient, norm, self.step), self.images[there], norm, radius)
+
+        last, taken = climb_until_repeat(start.detach(), self.steps, rise)
+        if isinstance(self.network, Instrumented):
+            # Without a slope an image stays where it is: either all gradients of a cycle are zero, or none.
+            self.network.leave_out((self.steps - taken).to(self.images.device), is_flat)
+        return last
