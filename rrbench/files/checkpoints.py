@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -51,7 +51,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UseError(f"checkpoint {path} is neither .safetensors nor .pt")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = parse_json((file.metadata() or {}).get("rrbench", "{}"))
+            facts = _facts(file)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {first_line(error)}") from None
@@ -61,6 +61,30 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, sha256(path), unpack(tensors) if facts.get("packed") else tensors, facts)
     except RuntimeError:
         raise UseError(f"checkpoint {path} is damaged: its packed weights do not fit their scales") from None
+
+
+def read_facts(path: Path) -> Mapping[str, Any]:
+    """Read the facts alone, without the weights; none from a damaged file, which `read_checkpoint` refuses."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = _facts(file)
+    except (SafetensorError, OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def other_settings(path: Path, framework: object) -> dict[str, object]:
+    """Return the settings of a checkpoint's framework that differ from those of a framework as headers write it.
+
+    A preset may set what no name shows. A setting that did not exist when the file was made is no difference.
+    """
+    _, made = read_facts(path).get("framework") or ("", {})
+    _, wanted = cast(tuple[str, Mapping[str, object]], framework)
+    return {name: value for name, value in made.items() if name in wanted and wanted[name] != value}
+
+
+def _facts(file: Any) -> Any:
+    return parse_json((file.metadata() or {}).get("rrbench", "{}"))
 
 
 def _read_pt(path: Path) -> dict[str, Tensor]:

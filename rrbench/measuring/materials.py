@@ -15,14 +15,14 @@ from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.given import WORDS, OwnData
 from rrbench.errors import CellError, StoppedError, UseError
-from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
+from rrbench.files.checkpoints import Checkpoint, load_weights, other_settings, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
 from rrbench.lending import kept
 from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.measuring.store import Store
-from rrbench.names import Choice
+from rrbench.names import Choice, show
 from rrbench.networks.wrapped import check_network
-from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key
+from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key, identity
 from rrbench.planning.deadline import Deadline
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build
@@ -72,7 +72,7 @@ class Materials:
         if self.use_large_zoo:
             found = _in_zoo(training)
             if found is None:
-                raise UseError(absences([training])[0])
+                raise UseError(absences([training])[0] + _trained_otherwise(training))
             return Source(found[0], found[1].sha256[:24])
         embedded = None if self.retrain else zoo.find(training.key)
         if embedded is not None:
@@ -259,10 +259,27 @@ def in_large_zoo(training: Training) -> bool:
 
 
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
-    named = (str(training.dataset), str(training.network), training.trained_as, training.seed)
-    found = zoo.find_named(folder, *named, _recipe(training))
+    framework = identity(training.framework)
+    found = [entry for entry in _named(folder, training) if not other_settings(folder / entry.file, framework)]
+    best = zoo.nearest(found, _recipe(training))
     # A later revision of a plugin trains another network by the same recipe.
-    return None if found and training.is_revised and found[1].key != training.key else found
+    if best is None or (training.is_revised and best.key != training.key):
+        return None
+    return folder / best.file, best
+
+
+def _named(folder: Path, training: Training) -> list[zoo.Entry]:
+    return zoo.named(folder, str(training.dataset), str(training.network), training.trained_as, training.seed)
+
+
+def _trained_otherwise(training: Training) -> str:
+    """Say how a checkpoint of the same names in the zoo of `--zoo` was trained; empty if there is none."""
+    folder = zoo.large_zoo()
+    for entry in _named(folder, training):
+        if differing := other_settings(folder / entry.file, identity(training.framework)):
+            settings = ",".join(f"{name}={show(value)}" for name, value in differing.items())
+            return f"; the one there was trained with {settings}"
+    return ""
 
 
 def _is_of(entry: zoo.Entry, training: Training) -> bool:

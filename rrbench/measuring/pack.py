@@ -14,7 +14,7 @@ from rrbench.compute.devices import make_twin, place
 from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import FileError, UseError
-from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from rrbench.files.checkpoints import Checkpoint, other_settings, read_checkpoint, read_facts, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
 from rrbench.measuring.materials import Materials
@@ -110,23 +110,23 @@ def enter(folder: Path, entry: Entry) -> None:
         listed = entries(folder)
         if any(other.is_kept and other.sha256 == entry.sha256 for other in listed) and not entry.is_kept:
             return
-        replaced = [other for other in listed if _gives_way(other, entry)]
+        replaced = [other for other in listed if _gives_way(folder, other, entry)]
         write_index(folder, [*(other for other in listed if other not in replaced), entry])
         for other in replaced:
             if other.is_kept and other.file != entry.file:  # written by an older version under another name
                 (folder / other.file).unlink(missing_ok=True)
 
 
-def _gives_way(other: Entry, entry: Entry) -> bool:
+def _gives_way(folder: Path, other: Entry, entry: Entry) -> bool:
     """Tell whether a new line replaces an old line of the index, `other`."""
     if not (other.is_kept and entry.is_kept):
         return not other.is_kept and other.sha256 == entry.sha256
-    return other.file == entry.file or _is_same(other, entry)
-
-
-def _is_same(one: Entry, other: Entry) -> bool:
-    """Tell whether two lines are of the same training; an old line, `one`, may lack its recipe."""
-    return _names(one) == _names(other) and (not one.recipe or one.recipe == other.recipe)
+    if other.file == entry.file:
+        return True
+    # An old line may lack its recipe.
+    is_same = _names(other) == _names(entry) and (not other.recipe or other.recipe == entry.recipe)
+    framework: object = read_facts(folder / entry.file).get("framework") or ("", {})
+    return is_same and not other_settings(folder / other.file, framework)
 
 
 def _names(entry: Entry) -> tuple[str, str, str, int, int]:
@@ -148,9 +148,13 @@ def free_name(folder: Path, training: Training) -> str:
     """Return a training's file name; add the start of its key if another training has that name already."""
     name = file_name(training)
     own = (str(training.dataset), str(training.network), training.trained_as, training.seed, training.recipe.epochs)
-    recipe = describe_training(training)["recipe"]
+    made = describe_training(training)
     taken = any(
-        entry.file == name and (_names(entry) != own or entry.recipe not in ({}, recipe)) for entry in entries(folder)
+        _names(entry) != own
+        or entry.recipe not in ({}, made["recipe"])
+        or other_settings(folder / name, made["framework"])
+        for entry in entries(folder)
+        if entry.file == name
     )
     return f"{name.removesuffix(SUFFIX)}-{training.key[:8]}{SUFFIX}" if taken else name
 

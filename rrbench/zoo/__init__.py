@@ -97,18 +97,19 @@ def find_hash(sha256: str) -> tuple[Path, Entry] | None:
     return next(iter(there + [(path, entry) for path, entry in named if not entry.is_kept]), None)
 
 
-def find_named(
-    folder: Path, dataset: str, network: str, trained_as: str, seed: int, recipe: Mapping[str, Any]
-) -> tuple[Path, Entry] | None:
-    """Find a checkpoint by what it is: one with this recipe first, else the longest training; its file must exist.
-
-    Of two trainings of equal length the usual recipe is preferred: SGD, and weights that are not averaged.
-    """
+def named(folder: Path, dataset: str, network: str, trained_as: str, seed: int) -> list[Entry]:
+    """Return the checkpoints of a zoo that have these names, and whose files exist."""
     wanted = (dataset, network, trained_as, seed)
-    found = [
+    return [
         entry
         for entry in entries(folder)
         if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted and (folder / entry.file).is_file()
     ]
-    best = max(found, key=lambda entry: (entry.recipe == recipe, entry.epochs, entry.is_usual), default=None)
-    return (folder / best.file, best) if best else None
+
+
+def nearest(found: Iterable[Entry], recipe: Mapping[str, Any]) -> Entry | None:
+    """Return the checkpoint with this recipe, else the longest training.
+
+    Of two trainings of equal length the usual recipe is preferred: SGD, and weights that are not averaged.
+    """
+    return max(found, key=lambda entry: (entry.recipe == recipe, entry.epochs, entry.is_usual), default=None)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rrbench import zoo
 from rrbench.datasets.cifar import Cifar10
 from rrbench.errors import UseError
-from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.files.checkpoints import read_checkpoint, read_facts, write_checkpoint
 from rrbench.files.disk import sha256
 from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.measuring import pack as pack_module
@@ -22,6 +22,7 @@ from rrbench.measuring.pack import enter, file_name, free_name
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
+from rrbench.rows.row import read_rows
 from rrbench.training import train
 from rrbench.training.train import describe_training
 from rrbench_baselines.rr import RR
@@ -121,6 +122,34 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
     assert answer.err.splitlines()[-1].count("but not packed: cannot write to") == 2
 
 
+def test_networks_that_only_a_preset_s_setting_tells_apart_are_both_kept_and_found_by_it(
+    tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "zoo"
+    monkeypatch.setenv("RRBENCH_ZOO", str(packed))
+    settings = {steps: tmp_path / f"{steps}.toml" for steps in (1, 2, 3)}
+    for steps, config in settings.items():
+        config.write_text(f"[framework.pgd-at]\nsteps = {steps}\n")
+    for steps in (1, 3):
+        options = ["--config", settings[steps], "--epochs", 1, "--out", tmp_path / "training", "--pack", packed]
+        assert command("train", *options, "--device", "cpu").code == 0
+    listed = zoo.entries(packed)
+    assert [entry.trained_as for entry in listed] == ["pgd-at", "pgd-at"]
+    made = {read_facts(packed / entry.file)["framework"][1]["steps"]: entry for entry in listed}
+    assert set(made) == {1, 3}
+    run = ["run", "--zoo", "--rejectors", "confidence", "--attacks", "clean"]
+    for steps, entry in made.items():
+        out = tmp_path / f"runs{steps}"
+        assert command(*run, "--config", settings[steps], "--out", out).code == 0
+        assert [row.checkpoint_sha256 for row in read_rows(out)] == [entry.sha256]
+    answer = command(*run, "--config", settings[2], "--out", tmp_path / "runs2")
+    assert answer.code != 0
+    told = answer.err.splitlines()[-1]
+    assert re.search(
+        r"no checkpoint pgd-at of digits \(small-cnn, seed 0\) in .*; the one there was trained with steps=", told
+    )
+
+
 def test_a_fraction_among_the_settings_makes_no_folder() -> None:
     plan = make_plan(Request(["rr"], ["clean"], frameworks=["pgd-at(step=1/20)"]), load_preset("quick"))
     (training,) = plan.checkpoints()
@@ -214,10 +243,9 @@ def test_networks_that_are_not_kept_are_listed_beside_kept_ones_and_never_found(
     assert (tmp_path / kept.file).exists()
     enter(tmp_path, unkept("aa"))
     assert zoo.entries(tmp_path) == listed, "what is kept stays so"
-    found = zoo.find_named(tmp_path, "digits", "small-cnn", "pgd-at", 0, {"epochs": 1})
-    assert found == (tmp_path / kept.file, kept)
+    assert zoo.named(tmp_path, "digits", "small-cnn", "pgd-at", 0) == [kept]
     (tmp_path / kept.file).unlink()
-    assert zoo.find_named(tmp_path, "digits", "small-cnn", "pgd-at", 0, {"epochs": 1}) is None
+    assert zoo.named(tmp_path, "digits", "small-cnn", "pgd-at", 0) == []
     enter(tmp_path, unkept("bb", file="again.safetensors"))
     assert [(entry.file, entry.sha256) for entry in zoo.entries(tmp_path)] == [("again.safetensors", "bb"), ("", "cc")]
 

@@ -18,7 +18,7 @@ from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
 from rrbench.training import train
 from rrbench.training.average import Average
-from rrbench.zoo import EMBEDDED, entries, find_named, write_index
+from rrbench.zoo import EMBEDDED, entries, named, nearest, write_index
 from short_trainings import Fused, Recorded, planned, same, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")
@@ -134,9 +134,9 @@ def test_a_zoo_prefers_plain_weights_where_nobody_asks_for_averaged_ones(empty: 
         (tmp_path / each.file).touch()
     write_index(tmp_path, [averaged, plain])
     for recipe, file in (({"epochs": 1}, "b"), ({"epochs": 9, "average": 0.9}, "a"), ({"epochs": 9}, "b")):
-        found = find_named(tmp_path, *names, recipe)
+        found = nearest(named(tmp_path, *names), recipe)
         assert found is not None
-        assert found[1].file == f"{file}.safetensors"
+        assert found.file == f"{file}.safetensors"
 
 
 @pytest.mark.parametrize("average", [-0.1, 1.0])
