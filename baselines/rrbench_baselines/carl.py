@@ -41,17 +41,20 @@ class Carl(Rejector):
 class CarlTraining(InnerPgd):
     """Moved images must get the right class or the abstain class, and the clean margin must be flat.
 
-    Differs from the paper, like RR's authors: cross-entropy is over K classes on moved images, not over K + 1 on
-    clean ones, so nothing makes abstaining costly; the attack climbs the abstain loss itself.
+    The defaults are the variant released with RR; the comments give the CARL authors' own values. In that variant
+    nothing makes abstaining costly: a network trained so abstains nearly everywhere.
     """
 
     rejectors = ("carl",)
     paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
     minimises = "cross-entropy + weight * -log(q_true + q_abs) on moved images + penalty on the clean margin's slope"
+    added = frozenset({"lesson", "climbs"})
 
     weight: float = 0.5
     penalty: float = 0.02
     penalty_reduction: Literal["sum", "mean"] = "sum"  # mean: a slip of RR's authors that divides by the batch size
+    lesson: Literal["moved", "clean"] = "moved"  # clean; cross-entropy: K classes, moved, or K + 1 classes, clean
+    climbs: Literal["abstain-loss", "margin"] = "abstain-loss"  # margin; what the attack climbs
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,14 +63,18 @@ class CarlTraining(InnerPgd):
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
         """Attack, then return the three terms, with the rejector's loss."""
         outputs = victim.network(self.move(victim.network, batch, draws))
-        loss = F.cross_entropy(outputs.logits, batch.labels)
+        if self.lesson == "moved":
+            loss = F.cross_entropy(outputs.logits, batch.labels)
+        else:
+            loss = F.cross_entropy(with_abstain(victim.network(batch.images)), batch.labels)
         loss = loss + self.weight * abstain_loss(outputs, batch.labels).mean()
         loss = loss + self.penalty * self.slope(victim.network, batch)
         return victim.training_loss(outputs, batch.labels, loss)
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:
-        """Climb the abstain loss."""
-        return self.climb(network, batch, self.uniform_start(batch, draws), abstain_loss)
+        """Climb the abstain loss, or the best other class's lead over the true one."""
+        objective = abstain_loss if self.climbs == "abstain-loss" else lead_of_another
+        return self.climb(network, batch, self.uniform_start(batch, draws), objective)
 
     def slope(self, network: Network, batch: Batch) -> Tensor:
         """Return the mean l1 norm of the clean margin's gradient; training differentiates it again."""
@@ -79,12 +86,22 @@ class CarlTraining(InnerPgd):
         return gradient.flatten(1).abs().sum(1).mean()
 
     def gradients_per_image(self) -> int:
-        """Return the attack's steps, the slope, and the weight update, which passes through both images."""
-        return self.steps + 3
+        """Return the attack's steps, the slope, and the weight update: through both images, and the clean lesson."""
+        return self.steps + 3 + (self.lesson == "clean")
+
+
+def with_abstain(outputs: Outputs) -> Tensor:
+    """Return the K logits and the abstain logit, (N, K + 1)."""
+    return torch.cat([outputs.logits, head_output(outputs)[:, None]], 1)
+
+
+def lead_of_another(outputs: Outputs, labels: Tensor) -> Tensor:
+    """Return the best other logit minus the true one: positive means wrong."""
+    return -margin(outputs.logits, labels)
 
 
 def abstain_loss(outputs: Outputs, labels: Tensor) -> Tensor:
     """Return -log(q_true + q_abs), one value per input."""
-    abstain = head_output(outputs)[:, None]
-    accepted = torch.cat([outputs.logits.gather(1, labels[:, None]), abstain], 1)
-    return torch.cat([outputs.logits, abstain], 1).logsumexp(1) - accepted.logsumexp(1)
+    every = with_abstain(outputs)
+    accepted = torch.cat([outputs.logits.gather(1, labels[:, None]), every[:, -1:]], 1)
+    return every.logsumexp(1) - accepted.logsumexp(1)

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -111,9 +112,36 @@ def test_the_loss_is_the_sum_of_its_three_terms() -> None:
     assert loss.item() == pytest.approx(cross_entropy.mean() + 0.7 * adversarial.mean() + 0.3 * slope, rel=1e-5)
 
 
-def test_every_part_of_the_network_receives_gradient() -> None:
+def test_the_authors_lesson_is_the_cross_entropy_of_all_classes_and_abstaining_on_clean_inputs() -> None:
+    network, batch = Small().eval(), batch_of(6)
+    framework = CarlTraining(attack_mode="eval", lesson="clean", weight=0.0, penalty=0.0)
+    outputs = network(batch.images)
+    logits = np.concatenate([outputs.logits.detach().double().numpy(), outputs.head.detach().double().numpy()], 1)
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(6), batch.labels.numpy()]
+    assert framework(Victim(network, Carl()), batch, DRAWS).item() == pytest.approx(expected.mean(), rel=1e-5)
+
+
+def test_the_authors_attack_climbs_the_lead_of_another_class_and_does_not_look_at_the_head() -> None:
+    network, batch = Small().eval(), batch_of(8)
+    framework = CarlTraining(attack_mode="eval", climbs="margin")
+    start, moved = framework.uniform_start(batch, DRAWS), framework.move(network, batch, DRAWS)
+    labels = batch.labels.numpy()
+
+    def lead(images: Tensor) -> np.ndarray:
+        logits = network(images).logits.detach().numpy().copy()
+        true = logits[np.arange(8), labels]
+        logits[np.arange(8), labels] = -np.inf
+        return np.asarray(logits.max(1) - true)
+
+    assert (lead(moved) > lead(start)).all()
+    nn.init.constant_(network.head.weight, 3.0)
+    assert torch.equal(framework.move(network, batch, DRAWS), moved)
+
+
+@pytest.mark.parametrize("lesson", ["moved", "clean"])
+def test_every_part_of_the_network_receives_gradient(lesson: Literal["moved", "clean"]) -> None:
     network = Small().train()
-    CarlTraining()(Victim(network, Carl()), batch_of(8), DRAWS).backward()
+    CarlTraining(lesson=lesson)(Victim(network, Carl()), batch_of(8), DRAWS).backward()
     for parameter in network.parameters():
         assert parameter.grad is not None
         assert parameter.grad.isfinite().all()
@@ -179,3 +207,4 @@ def test_a_network_without_a_head_is_refused_in_one_line() -> None:
 
 def test_a_training_image_costs_the_steps_the_slope_and_two_passes() -> None:
     assert CarlTraining().gradients_per_image() == 13
+    assert CarlTraining(lesson="clean").gradients_per_image() == 14
