@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -78,9 +78,16 @@ def other_settings(path: Path, framework: object) -> dict[str, object]:
 
     A preset may set what no name shows. A setting that did not exist when the file was made is no difference.
     """
-    _, made = read_facts(path).get("framework") or ("", {})
-    _, wanted = cast(tuple[str, Mapping[str, object]], framework)
+    made, wanted = _settings(read_facts(path).get("framework")), _settings(framework)
     return {name: value for name, value in made.items() if name in wanted and wanted[name] != value}
+
+
+def _settings(framework: object) -> Mapping[str, object]:
+    """Return the settings of a framework as headers write it; none if it is written otherwise."""
+    match framework:
+        case [_, dict() as settings]:
+            return settings
+    return {}
 
 
 def _facts(file: Any) -> Any:

@@ -125,8 +125,8 @@ def _gives_way(folder: Path, other: Entry, entry: Entry) -> bool:
         return True
     # An old line may lack its recipe.
     is_same = _names(other) == _names(entry) and (not other.recipe or other.recipe == entry.recipe)
-    framework: object = read_facts(folder / entry.file).get("framework") or ("", {})
-    return is_same and not other_settings(folder / other.file, framework)
+    made_by = read_facts(folder / entry.file).get("framework")
+    return is_same and not other_settings(folder / other.file, made_by)
 
 
 def _names(entry: Entry) -> tuple[str, str, str, int, int]:

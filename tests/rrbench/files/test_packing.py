@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rrbench import zoo
 from rrbench.datasets.cifar import Cifar10
 from rrbench.errors import UseError
-from rrbench.files.checkpoints import read_checkpoint, read_facts, write_checkpoint
+from rrbench.files.checkpoints import other_settings, read_checkpoint, read_facts, write_checkpoint
 from rrbench.files.disk import sha256
 from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.measuring import pack as pack_module
@@ -148,6 +148,24 @@ def test_networks_that_only_a_preset_s_setting_tells_apart_are_both_kept_and_fou
     assert re.search(
         r"no checkpoint pgd-at of digits \(small-cnn, seed 0\) in .*; the one there was trained with steps=", told
     )
+
+
+def test_settings_of_a_framework_are_compared_where_both_have_them_and_a_strange_header_differs_in_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.safetensors"
+    wanted = ["carl", {"steps": 10, "penalty": 0.02, "climbs": "margin"}]
+    for made, differs in (
+        (["carl", {"steps": 10, "penalty": 0.02}], {}),
+        (["carl", {"steps": 7, "penalty": 0.5, "gone": 1}], {"steps": 7, "penalty": 0.5}),
+        ("carl", {}),
+        (["carl"], {}),
+        (["carl", 3], {}),
+    ):
+        write_checkpoint(path, {"weight": torch.zeros(2)}, {"framework": made})
+        assert other_settings(path, wanted) == differs
+    path.write_bytes(b"no checkpoint")
+    assert other_settings(path, wanted) == {}
 
 
 def test_a_fraction_among_the_settings_makes_no_folder() -> None:
