@@ -237,7 +237,8 @@ def _multiply(
         gl.atomic_add(sums + CHANNELS + channels, last, sem="relaxed")
 
 
-@gluon.jit
+# Else an odd number of images, as when some have left an attack, would have all these kernels compiled again.
+@gluon.jit(do_not_specialize=["tiles"])
 def link(
     source,
     weight,

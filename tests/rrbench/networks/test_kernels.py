@@ -161,6 +161,8 @@ def compile_for_hopper() -> None:
     alone = LINK | {"side_source": None, "side_weight": None, "side_inputs": 0, "stride": 1}
     side = LINK | {"side_inputs": 64, "stride": 2, "inputs": 128, "outputs": 128}
     summed = dict.fromkeys(RUNNING, None)
+    # The one number that follows the number of images; the others are multiples of 16, as positions are.
+    assert [given.name for given in resident.link.params if given.do_not_specialize] == ["tiles"]
     for kernel, types, known in (
         (convolutions.forward, narrow, alone | summed | {"active": None}),
         (convolutions.forward, wide, side | {"sums": None, "skip": None}),
