@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from rrbench.measuring.evaluation import certainties, columns_of
-from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
 from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import Scores
@@ -21,8 +20,7 @@ from rrbench.verifying.tolerance import is_near
 def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
     """Say which metrics do not follow from the stored scores."""
     metrics = columns_of(scores, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
-    is_same = np.array_equal(scores.certainty, scores.clean_certainty)
-    if record.row.attack == "clean" and not is_same and not _is_second_look(record, scores):
+    if record.row.attack == "clean" and not _is_alike(scores.certainty, scores.clean_certainty):
         yield "its certainties and those of the clean inputs are not the same, and it is clean"
     for name, value in metrics.items():
         stated = getattr(record.row, name)
@@ -30,15 +28,14 @@ def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
             yield f"{name} is {value} from the scores, and the row says {stated}"
 
 
-def _is_second_look(record: CellRecord, scores: Scores) -> bool:
-    """Tell whether the rejector asks the network again: then two passes on a GPU may differ in their last bits."""
-    is_known = record.cell["rejector"][0] in table("rejector").classes
-    return is_known and rejector_of(record).has_look() and is_near(scores.certainty, scores.clean_certainty)
+def _is_alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Tell whether certainties are the same but for last bits: these differ between machines, and between looks."""
+    return one.shape == other.shape and is_near(one, other)
 
 
 def other_clean_certainties(scores: Scores, first: NDArray[np.float64]) -> Iterator[str]:
     """Compare certainties on clean inputs with `first`, those of the rejector's first row: all must state the same."""
-    if first.shape != scores.clean_certainty.shape or not is_near(scores.clean_certainty, first):
+    if not _is_alike(scores.clean_certainty, first):
         yield "its certainties of clean inputs are not those of the rejector's other rows"
 
 
