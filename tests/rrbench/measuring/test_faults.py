@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from rrbench import api
+from rrbench import api, zoo
 from rrbench.engines.estimate import describe_plan
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint
@@ -405,20 +405,13 @@ def test_a_damaged_file_of_scores_attacks_or_data_is_named_and_measured_again(
 
 
 def test_a_damaged_checkpoint_of_the_zoo_is_one_line(
-    bench: Any, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = bench.prepare("confidence", "clean")
-    (training,) = job.plan.checkpoints()
-    made = job.materials.checkpoint(training)
     folder = tmp_path / "zoo"
     folder.mkdir()
-    shutil.copyfile(made.path, folder / "net.safetensors")
-    entry = {
-        "file": "net.safetensors", "sha256": made.sha256, "key": training.key, "dataset": "digits",
-        "network": "small-cnn", "trained_as": "pgd-at", "seed": 0, "epochs": 3, "clean_accuracy": 90.0,
-        "robust_accuracy": 50.0, "command": "a test",
-    }  # fmt: skip
-    (folder / "index.json").write_text(json.dumps([entry]))
+    (shipped,) = [entry for entry in zoo.entries(zoo.EMBEDDED) if entry.trained_as == "pgd-at"]
+    shutil.copyfile(zoo.EMBEDDED / shipped.file, folder / "net.safetensors")
+    zoo.write_index(folder, [dataclasses.replace(shipped, file="net.safetensors")])
     monkeypatch.setenv("RRBENCH_ZOO", str(folder))
     arguments = ["run", "--out", tmp_path / "out", "--zoo", "--limit", 60, "--rejectors", "confidence"]
     assert command(*arguments, "--attacks", "clean").code == 0
