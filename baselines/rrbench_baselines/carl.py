@@ -41,8 +41,8 @@ class Carl(Rejector):
 class CarlTraining(InnerPgd):
     """Moved images must get the right class or the abstain class, and the clean margin must be flat.
 
-    The defaults are the variant released with RR; the comments give the CARL authors' own values. In that variant
-    nothing makes abstaining costly: a network trained so abstains nearly everywhere.
+    The defaults are the variant released with RR, without its slip in the penalty; the comments give the CARL authors'
+    own values. In that variant nothing makes abstaining costly: a network trained so abstains nearly everywhere.
     """
 
     rejectors = ("carl",)

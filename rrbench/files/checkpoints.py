@@ -73,23 +73,6 @@ def read_facts(path: Path) -> Mapping[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def other_settings(path: Path, framework: object) -> dict[str, object]:
-    """Return the settings of a checkpoint's framework that differ from those of a framework as headers write it.
-
-    A preset may set what no name shows. A setting that did not exist when the file was made is no difference.
-    """
-    made, wanted = _settings(read_facts(path).get("framework")), _settings(framework)
-    return {name: value for name, value in made.items() if name in wanted and wanted[name] != value}
-
-
-def _settings(framework: object) -> Mapping[str, object]:
-    """Return the settings of a framework as headers write it; none if it is written otherwise."""
-    match framework:
-        case [_, dict() as settings]:
-            return settings
-    return {}
-
-
 def _facts(file: Any) -> Any:
     return parse_json((file.metadata() or {}).get("rrbench", "{}"))
 

@@ -15,14 +15,14 @@ from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.given import WORDS, OwnData
 from rrbench.errors import CellError, StoppedError, UseError
-from rrbench.files.checkpoints import Checkpoint, load_weights, other_settings, read_checkpoint, unpack_bits
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, read_facts, unpack_bits
 from rrbench.files.disk import Files
 from rrbench.lending import kept
 from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.measuring.store import Store
 from rrbench.names import Choice, show
 from rrbench.networks.wrapped import check_network
-from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key, identity
+from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key, identity, plain
 from rrbench.planning.deadline import Deadline
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build
@@ -259,9 +259,11 @@ def in_large_zoo(training: Training) -> bool:
 
 
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
-    framework = identity(training.framework)
-    found = [entry for entry in _named(folder, training) if not other_settings(folder / entry.file, framework)]
-    best = zoo.nearest(found, _recipe(training))
+    made = {entry.file: read_facts(folder / entry.file).get("framework") for entry in _named(folder, training)}
+    fitting = [entry for entry in _named(folder, training) if made[entry.file] == identity(training.framework)]
+    # A file that cannot be read is taken last of all: reading it then says what is wrong with it.
+    unread = [entry for entry in _named(folder, training) if made[entry.file] is None]
+    best = zoo.nearest(fitting or unread, _recipe(training))
     # A later revision of a plugin trains another network by the same recipe.
     if best is None or (training.is_revised and best.key != training.key):
         return None
@@ -269,16 +271,19 @@ def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
 
 
 def _named(folder: Path, training: Training) -> list[zoo.Entry]:
+    """Return a zoo's checkpoints with a training's names; these lack the settings that a preset gives its framework."""
     return zoo.named(folder, str(training.dataset), str(training.network), training.trained_as, training.seed)
 
 
 def _trained_otherwise(training: Training) -> str:
     """Say how a checkpoint of the same names in the zoo of `--zoo` was trained; empty if there is none."""
-    folder = zoo.large_zoo()
+    folder, wanted = zoo.large_zoo(), dict(training.framework.settings)
     for entry in _named(folder, training):
-        if differing := other_settings(folder / entry.file, identity(training.framework)):
-            settings = ",".join(f"{name}={show(value)}" for name, value in differing.items())
-            return f"; the one there was trained with {settings}"
+        match read_facts(folder / entry.file).get("framework"):
+            case [_, dict() as made]:
+                differing = sorted(name for name in made.keys() | wanted if made.get(name) != plain(wanted.get(name)))
+                told = (f"{name}={show(made[name])}" if name in made else f"the default {name}" for name in differing)
+                return f"; the one there was trained with {', '.join(told)}"
     return ""
 
 

@@ -14,7 +14,7 @@ from rrbench.compute.devices import make_twin, place
 from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import FileError, UseError
-from rrbench.files.checkpoints import Checkpoint, other_settings, read_checkpoint, read_facts, write_checkpoint
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint, read_facts, write_checkpoint
 from rrbench.files.disk import sweep
 from rrbench.files.packing import pack, unpack
 from rrbench.measuring.materials import Materials
@@ -125,8 +125,18 @@ def _gives_way(folder: Path, other: Entry, entry: Entry) -> bool:
         return True
     # An old line may lack its recipe.
     is_same = _names(other) == _names(entry) and (not other.recipe or other.recipe == entry.recipe)
-    made_by = read_facts(folder / entry.file).get("framework")
-    return is_same and not other_settings(folder / other.file, made_by)
+    framework = read_facts(folder / entry.file).get("framework")
+    return is_same and _is_made_by(folder, other, framework, entry.key)
+
+
+def _is_made_by(folder: Path, entry: Entry, framework: object, key: str) -> bool:
+    """Tell whether a framework with these settings made a checkpoint; if its file cannot be read, its key tells.
+
+    A file that is not there counts as made so: nothing is lost with it.
+    """
+    path = folder / entry.file
+    made_by = read_facts(path).get("framework")
+    return not path.is_file() or (entry.key == key if made_by is None else made_by == framework)
 
 
 def _names(entry: Entry) -> tuple[str, str, str, int, int]:
@@ -152,7 +162,7 @@ def free_name(folder: Path, training: Training) -> str:
     taken = any(
         _names(entry) != own
         or entry.recipe not in ({}, made["recipe"])
-        or other_settings(folder / name, made["framework"])
+        or not _is_made_by(folder, entry, made["framework"], training.key)
         for entry in entries(folder)
         if entry.file == name
     )

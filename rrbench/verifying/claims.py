@@ -142,9 +142,10 @@ def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
         # An index holds names, a header all settings.
         if not (_means(kind, told, saved) if isinstance(told, str) else told == saved):
             yield _contradiction(kind, saved[0], told)
-    # Only by name: a zoo's network stands for its framework, whatever settings the run's preset gives the framework.
-    if "framework" in header and header["framework"][0] != cell["framework"][0]:
-        yield _contradiction("framework", cell["framework"][0], header["framework"][0])
+    here, there = cell["framework"], header.get("framework", cell["framework"])
+    if here != there:
+        is_named_alike = here[0] == there[0]
+        yield _contradiction("framework", here if is_named_alike else here[0], there if is_named_alike else there[0])
     if json.loads(row.settings).get("recipe") != header.get("recipe"):
         yield "its row states another recipe than its network was trained by"
 

@@ -16,6 +16,8 @@ from rrbench.rows.scores import Scores
 from rrbench.verifying.restored import is_installed, rejector_of
 from rrbench.verifying.tolerance import is_near
 
+LAST_BITS = 1e-4  # share of the interquartile range; 6e-6 at most was measured, of an H200 and a CPU
+
 
 def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
     """Say which metrics do not follow from the stored scores."""
@@ -30,12 +32,15 @@ def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
 
 def _is_alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     """Tell whether certainties are the same but for last bits: these differ between machines, and between looks."""
-    return one.shape == other.shape and is_near(one, other)
+    if np.array_equal(one, other) or one.shape != other.shape:
+        return one.shape == other.shape
+    upper, lower = np.percentile(other, (75, 25))
+    return np.allclose(one, other, rtol=0, atol=LAST_BITS * (upper - lower))
 
 
 def other_clean_certainties(scores: Scores, first: NDArray[np.float64]) -> Iterator[str]:
     """Compare certainties on clean inputs with `first`, those of the rejector's first row: all must state the same."""
-    if not _is_alike(scores.clean_certainty, first):
+    if first.shape != scores.clean_certainty.shape or not is_near(scores.clean_certainty, first):
         yield "its certainties of clean inputs are not those of the rejector's other rows"
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rrbench import zoo
 from rrbench.datasets.cifar import Cifar10
 from rrbench.errors import UseError
-from rrbench.files.checkpoints import other_settings, read_checkpoint, read_facts, write_checkpoint
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.files.disk import sha256
 from rrbench.files.packing import SCALE, pack, unpack
 from rrbench.measuring import pack as pack_module
@@ -122,50 +122,79 @@ def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, mon
     assert answer.err.splitlines()[-1].count("but not packed: cannot write to") == 2
 
 
+@pytest.mark.parametrize(
+    ("framework", "rejector", "packed_with", "missing"),
+    [
+        ("pgd-at", "confidence", ("steps = 1", "steps = 3"), "steps = 2"),
+        ("carl", "carl", ('lesson = "clean"', ""), 'climbs = "margin"'),  # left out of keys where they have the default
+    ],
+)
 def test_networks_that_only_a_preset_s_setting_tells_apart_are_both_kept_and_found_by_it(
+    framework: str,
+    rejector: str,
+    packed_with: tuple[str, str],
+    missing: str,
+    tmp_path: Path,
+    command: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed, made = tmp_path / "zoo", dict[str, str]()
+    monkeypatch.setenv("RRBENCH_ZOO", str(packed))
+
+    def config(setting: str) -> Path:
+        path = tmp_path / "settings.toml"
+        path.write_text(f"[framework.{framework}]\n{setting}\n")
+        return path
+
+    train_it = [
+        "train",
+        "--framework",
+        framework,
+        "--rejector",
+        rejector,
+        "--epochs",
+        1,
+        "--out",
+        tmp_path / "training",
+    ]
+    for setting in packed_with:
+        assert command(*train_it, "--config", config(setting), "--pack", packed, "--device", "cpu").code == 0
+        (made[setting],) = {entry.sha256 for entry in zoo.entries(packed)} - {*made.values()}
+    assert len(zoo.entries(packed)) == 2
+    run = ["run", "--zoo", "--frameworks", framework, "--rejectors", rejector, "--attacks", "clean", "--limit", 50]
+    for number, (setting, digest) in enumerate(made.items()):
+        out = tmp_path / f"runs{number}"
+        assert command(*run, "--config", config(setting), "--out", out).code == 0
+        assert [row.checkpoint_sha256 for row in read_rows(out)] == [digest]
+    answer = command(*run, "--config", config(missing), "--out", tmp_path / "no-runs")
+    assert answer.code == 2
+    said = answer.err.splitlines()[-1]
+    assert f"no checkpoint {framework} of digits (small-cnn, seed 0) in {packed}; the one there was trained" in said
+    assert "steps=" in said or "the default climbs" in said
+
+
+def test_a_network_that_cannot_be_read_makes_room_only_for_its_own_training_and_is_taken_last(
     tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = tmp_path / "zoo"
     monkeypatch.setenv("RRBENCH_ZOO", str(packed))
-    settings = {steps: tmp_path / f"{steps}.toml" for steps in (1, 2, 3)}
-    for steps, config in settings.items():
-        config.write_text(f"[framework.pgd-at]\nsteps = {steps}\n")
-    for steps in (1, 3):
-        options = ["--config", settings[steps], "--epochs", 1, "--out", tmp_path / "training", "--pack", packed]
-        assert command("train", *options, "--device", "cpu").code == 0
-    listed = zoo.entries(packed)
-    assert [entry.trained_as for entry in listed] == ["pgd-at", "pgd-at"]
-    made = {read_facts(packed / entry.file)["framework"][1]["steps"]: entry for entry in listed}
-    assert set(made) == {1, 3}
-    run = ["run", "--zoo", "--rejectors", "confidence", "--attacks", "clean"]
-    for steps, entry in made.items():
-        out = tmp_path / f"runs{steps}"
-        assert command(*run, "--config", settings[steps], "--out", out).code == 0
-        assert [row.checkpoint_sha256 for row in read_rows(out)] == [entry.sha256]
-    answer = command(*run, "--config", settings[2], "--out", tmp_path / "runs2")
-    assert answer.code != 0
-    told = answer.err.splitlines()[-1]
-    assert re.search(
-        r"no checkpoint pgd-at of digits \(small-cnn, seed 0\) in .*; the one there was trained with steps=", told
-    )
-
-
-def test_settings_of_a_framework_are_compared_where_both_have_them_and_a_strange_header_differs_in_nothing(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "a.safetensors"
-    wanted = ["carl", {"steps": 10, "penalty": 0.02, "climbs": "margin"}]
-    for made, differs in (
-        (["carl", {"steps": 10, "penalty": 0.02}], {}),
-        (["carl", {"steps": 7, "penalty": 0.5, "gone": 1}], {"steps": 7, "penalty": 0.5}),
-        ("carl", {}),
-        (["carl"], {}),
-        (["carl", 3], {}),
-    ):
-        write_checkpoint(path, {"weight": torch.zeros(2)}, {"framework": made})
-        assert other_settings(path, wanted) == differs
-    path.write_bytes(b"no checkpoint")
-    assert other_settings(path, wanted) == {}
+    options = ["--epochs", 1, "--out", tmp_path / "training", "--pack", packed, "--device", "cpu"]
+    settings = {steps: tmp_path / f"{steps}.toml" for steps in (1, 2)}
+    for steps, path in settings.items():
+        path.write_text(f"[framework.pgd-at]\nsteps = {steps}\n")
+    assert command("train", "--config", settings[1], *options).code == 0
+    (first,) = zoo.entries(packed)
+    whole = (packed / first.file).read_bytes()
+    (packed / first.file).write_bytes(whole[:1000])
+    run = ["run", "--zoo", "--rejectors", "confidence", "--attacks", "clean", "--limit", 50, "--out", tmp_path / "runs"]
+    answer = command(*run, "--config", settings[1])
+    assert answer.code == 2
+    assert "cannot be read" in answer.err.splitlines()[-1]
+    assert command("train", "--config", settings[2], *options).code == 0
+    assert len(zoo.entries(packed)) == 2, "another network is no reason to lose it"
+    assert command(*run, "--config", settings[2]).code == 0
+    assert command("train", "--config", settings[1], *options).code == 0
+    assert (packed / first.file).read_bytes() == whole
 
 
 def test_a_fraction_among_the_settings_makes_no_folder() -> None:
