@@ -159,7 +159,7 @@ FRAMEWORKS = {
     "pgd-at": [("pgd-at(steps=3)", "confidence"), ("pgd-at(steps=3,step=1/50,eps=1/10)", "rr")],
     "trades": [("trades(steps=3)", "confidence"), ("trades(steps=3,step=1/50,eps=1/10)", "rr")],
     "ccat": [("ccat(steps=4)", "confidence"), ("ccat(steps=4,eps=1/10)", "rr")],
-    "carl": [("carl(steps=3,eps=1/10)", "carl")],
+    "carl": [("carl(steps=3,eps=1/10,penalty_reduction=sum)", "carl")],
     "atro": [("atro", "atro")],
 }
 CASES: Mapping[str, Mapping[str, Any]] = {"attack": ATTACKS, "rejector": REJECTORS, "framework": FRAMEWORKS}
