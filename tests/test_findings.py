@@ -1,4 +1,4 @@
-"""Every number of results/FINDINGS.md, and of the README's sentences, is that of the published rows and scores."""
+"""Every number of results/FINDINGS.md, and of the READMEs' sentences, is that of the published rows and scores."""
 
 from functools import cache
 
@@ -8,10 +8,12 @@ import pytest
 from published import CIFAR10, ROOT, rows, victims_at, worst_line
 from rrbench.figures.risk_coverage import at_its_boldest
 from rrbench.figures.scored import read_scored
+from rrbench.measuring.store import Store
 from rrbench.metrics.deployment import joint_where_kept
 from rrbench.paper.cells import cells_of
 from rrbench.rows.paired import ScoreFiles, paired_difference, scored_rows
 from rrbench.rows.row import ResultRow
+from rrbench.rows.scores import read_scores
 
 NAMES = {"RR": "rr", "EBD": "ebd", "SNet": "snet"}  # others are called as in the rows, but for capitals
 NETWORKS = {
@@ -173,3 +175,20 @@ def test_the_sentences_of_the_readme() -> None:
         f"needs no training, gains {plain['margin'][0]}.",
     ):
         assert said in text("README.md"), said
+
+
+def test_trades_under_l2_on_500_images_is_as_results_readme_says() -> None:
+    few = {row.rejector: row for row in rows("cifar10-steps") if (row.framework, row.norm) == ("trades", "l2")}
+    said = [f"{few[name].acc_tpr95:.2f}" for name in ("confidence", "rr")]
+    for name in ("confidence", "rr"):
+        (record,) = [
+            each
+            for each, _ in Store(CIFAR10).cells()
+            if (each.row.framework, each.row.norm, each.row.rejector) == ("trades", "l2", name)
+        ]
+        scores = read_scores(CIFAR10, record.files)
+        certainty, right = scores.certainty[:500], (scores.prediction == scores.labels)[:500]
+        threshold = np.quantile(certainty[right], 0.05, method="lower")
+        said.append(f"{100 * right[certainty >= threshold].mean():.2f}")
+    line = "PGD-10 leaves confidence {} and RR {}, and PGD-100x10 on the same images {} and {};".format(*said)
+    assert line in text("results/README.md")

@@ -259,10 +259,10 @@ def in_large_zoo(training: Training) -> bool:
 
 
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
-    made = {entry.file: read_facts(folder / entry.file).get("framework") for entry in _named(folder, training)}
-    fitting = [entry for entry in _named(folder, training) if made[entry.file] == identity(training.framework)]
+    named = [(entry, read_facts(folder / entry.file).get("framework")) for entry in _named(folder, training)]
+    fitting = [entry for entry, framework in named if framework == identity(training.framework)]
     # A file that cannot be read is taken last of all: reading it then says what is wrong with it.
-    unread = [entry for entry in _named(folder, training) if made[entry.file] is None]
+    unread = [entry for entry, framework in named if framework is None]
     best = zoo.nearest(fitting or unread, _recipe(training))
     # A later revision of a plugin trains another network by the same recipe.
     if best is None or (training.is_revised and best.key != training.key):

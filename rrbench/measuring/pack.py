@@ -123,10 +123,9 @@ def _gives_way(folder: Path, other: Entry, entry: Entry) -> bool:
         return not other.is_kept and other.sha256 == entry.sha256
     if other.file == entry.file:
         return True
-    # An old line may lack its recipe.
-    is_same = _names(other) == _names(entry) and (not other.recipe or other.recipe == entry.recipe)
-    framework = read_facts(folder / entry.file).get("framework")
-    return is_same and _is_made_by(folder, other, framework, entry.key)
+    if _names(other) != _names(entry) or other.recipe not in ({}, entry.recipe):  # an old line may lack its recipe
+        return False
+    return _is_made_by(folder, other, read_facts(folder / entry.file).get("framework"), entry.key)
 
 
 def _is_made_by(folder: Path, entry: Entry, framework: object, key: str) -> bool:
