@@ -78,14 +78,25 @@ class Ccat(Framework):
         momentum = torch.zeros_like(moved)
         size = torch.full_like(moved[:, :1, :1, :1], float(self.step))
         bar = moved.new_zeros(batch.size)  # cross-entropy is never below 0, so the first step is always taken
+
+        def climb(images: Tensor) -> tuple[Outputs, Tensor, Tensor]:
+            # The authors climb p, not log p: only signs and comparisons count here, so the result is the same.
+            return slope(network, images, lambda outputs: best_other(outputs, labels))
+
+        def ask(images: Tensor) -> Outputs:
+            with torch.no_grad():
+                return ask_to_climb(network, images)
+
+        # Then an image's slope does not depend on its batch: one pass rates a candidate and serves the next step.
+        is_alone = self.attack_mode == "eval"
         with mode(network, self.attack_mode):
-            for _ in range(self.steps):
-                # The authors climb p, not log p: only signs and comparisons count here, so the result is the same.
-                _, value, gradient = slope(network, moved, lambda outputs: best_other(outputs, labels))
+            for step in range(self.steps):
+                if step == 0 or not is_alone:
+                    _, value, gradient = climb(moved)
                 momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
                 candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
-                with torch.no_grad():
-                    outputs = ask_to_climb(network, candidate)
+                goes_on = is_alone and step + 1 < self.steps
+                outputs, *there = climb(candidate) if goes_on else (ask(candidate), value, gradient)
                 if self.backtrack == "ce":
                     rating = F.cross_entropy(outputs.logits, labels, reduction="none")
                     helps, shrinks = rating >= bar, rating <= bar
@@ -95,6 +106,8 @@ class Ccat(Framework):
                     shrinks = ~helps
                 size = torch.where(shrinks.view_as(size), size / SHRINK, size)
                 moved = torch.where(helps.view_as(size), candidate, moved)
+                value = torch.where(helps, there[0], value)
+                gradient = torch.where(helps.view_as(size), there[1], gradient)
         return moved
 
     def begin(self, batch: Batch, draws: Draws) -> Tensor:

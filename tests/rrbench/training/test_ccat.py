@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rrbench.ascent import best_other
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.eval_mode import Mode
 from rrbench.compute.instrumented import Instrumented
 from rrbench.frameworks.ccat import Ccat
 from rrbench.protocols import Batch, Outputs, Victim
@@ -164,24 +165,30 @@ def test_momentum_makes_the_first_steps_short() -> None:
     ("backtrack", "taken"),
     [("objective", 0), ("ce", 1)],
 )
+@pytest.mark.parametrize(
+    # In eval mode the slope at a candidate serves the next step: after the start every pass is at a candidate.
+    ("attack_mode", "every"),
+    [("train", 2), ("eval", 1)],
+)
 def test_a_step_that_lowers_the_rating_is_not_taken_and_the_next_is_shorter(
-    backtrack: Literal["ce", "objective"], taken: int
+    backtrack: Literal["ce", "objective"], taken: int, attack_mode: Mode, every: int
 ) -> None:
     images = torch.full((1, 1, 4, 4), 0.5, dtype=torch.float64)
     batch = Batch(images, torch.tensor([0]), torch.tensor([0]))
     summit = images[0, 0, 0, 0] + taken * 0.1 / 255 + 1e-9
-    tried: list[float] = []
+    passes: list[float] = []
 
     def wrong_logit(flat: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            tried.append(flat[0, 0].item() - 0.5 - taken * 0.1 / 255)
+        passes.append(flat[0, 0].item() - 0.5 - taken * 0.1 / 255)
         return -1000 * (flat - summit).abs().sum(1)
 
-    framework = Ccat(steps=6, backtrack=backtrack, attack_mode="eval")
+    framework = Ccat(steps=6, backtrack=backtrack, attack_mode=attack_mode)
     moved = framework.move(scalar_network(wrong_logit), batch, FixedDraws())
     torch.testing.assert_close(moved, images + taken * 0.1 / 255, atol=1e-12, rtol=0)
     momentum = [1 - 0.9**count for count in range(1, 7)]
     expected = [momentum[count] / 255 / 1.5 ** (count - taken) for count in range(taken, 6)]
+    tried = passes[1::every]
+    assert len(tried) == 6
     np.testing.assert_allclose(tried[taken:], expected, rtol=1e-5)
 
 
@@ -241,8 +248,23 @@ def test_the_fast_twin_answers_every_pass_of_the_attack() -> None:
     twin.register_forward_hook(lambda _, images, __: asked.append(len(images[0])))
     model = Instrumented(Small().eval(), "fp32", twin=twin)
     moved = RELEASED.move(model, batch, DRAWS)
-    assert asked == [8] * 2 * RELEASED.steps
+    assert asked == [8] * (1 + RELEASED.steps)
     assert torch.equal(moved, RELEASED.move(Small().eval(), batch, DRAWS))
+
+
+@pytest.mark.parametrize("backtrack", ["ce", "objective"])
+def test_one_pass_a_step_moves_every_image_as_two_do(backtrack: Literal["ce", "objective"]) -> None:
+    network = scalar_network(lambda flat: (40 * flat).sin().sum(1))  # without modules: both modes answer alike
+    batch = batch_of(64)
+    batch = batch._replace(labels=torch.zeros_like(batch.labels))
+    for steps in (1, 2, 9):
+        twice = Ccat(backtrack=backtrack, steps=steps, step=Fraction(1, 25), eps=Fraction(1, 5))
+        moved = twice.move(network, batch, DRAWS)
+        assert torch.equal(replace(twice, attack_mode="eval").move(network, batch, DRAWS), moved)
+    shorter = replace(twice, steps=8).move(network, batch, DRAWS)
+    is_taken = (moved != shorter).flatten(1).any(1)
+    assert is_taken.any()  # in one batch some images go on
+    assert not is_taken.all()  # and some stay
 
 
 def test_an_attack_in_train_mode_moves_the_running_statistics_and_one_in_eval_mode_leaves_them() -> None:
