@@ -1,6 +1,7 @@
 """Every number of results/FINDINGS.md, and of the READMEs' sentences, is that of the published rows and scores."""
 
 from functools import cache
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from rrbench.metrics.deployment import joint_where_kept
 from rrbench.paper.cells import cells_of
 from rrbench.rows.paired import ScoreFiles, paired_difference, scored_rows
 from rrbench.rows.row import ResultRow
-from rrbench.rows.scores import read_scores
+from rrbench.rows.scores import Scores, read_scores
 
 NAMES = {"RR": "rr", "EBD": "ebd", "SNet": "snet"}  # others are called as in the rows, but for capitals
 NETWORKS = {
@@ -192,3 +193,42 @@ def test_trades_under_l2_on_500_images_is_as_results_readme_says() -> None:
         said.append(f"{100 * right[certainty >= threshold].mean():.2f}")
     line = "PGD-10 leaves confidence {} and RR {}, and PGD-100x10 on the same images {} and {};".format(*said)
     assert line in text("results/README.md")
+
+
+CORRUPTED = ROOT / "results" / "cifar10-c-made"
+LINES = ("pgd-at+rr", "pgd-at+ebd", "pgd-at+snet", "trades", "trades+rr")
+
+
+@cache
+def corrupted() -> dict[tuple[str, str], list[Scores]]:
+    """Return {(line, corruption): scores at its five severities}; what lacks a severity is left out."""
+    found: dict[tuple[str, str], list[Scores]] = {}
+    for record, _ in Store(CORRUPTED).cells():
+        corruption = record.cell["dataset"][1]["corruption"]
+        found.setdefault((record.row.trained_as, corruption), []).append(read_scores(CORRUPTED, record.files))
+    return {key: scores for key, scores in found.items() if len(scores) == 5 and key[0] in LINES}
+
+
+def tpr95(scores: list[Scores]) -> float:
+    """Return the accuracy at TPR-95 with one threshold for all inputs."""
+    certainty = np.concatenate([each.certainty for each in scores])
+    correct = np.concatenate([each.correct for each in scores])
+    threshold = np.quantile(certainty[correct], 0.05, method="lower")
+    return 100 * float(correct[certainty >= threshold].mean())
+
+
+def test_pooling_the_severities_explains_fog_and_moves_nothing_else() -> None:
+    means = {key: fmean(tpr95([each]) for each in scores) for key, scores in corrupted().items()}
+    pooled = {key: tpr95(scores) for key, scores in corrupted().items()}
+    moved = {key: pooled[key] - means[key] for key in means}
+    assert max(abs(each) for (_, corruption), each in moved.items() if corruption != "fog") <= 0.4
+    fog = [(line, "fog") for line in LINES]
+    assert (round(min(moved[key] for key in fog), 1), round(max(moved[key] for key in fog), 1)) == (1.5, 2.3)
+    paper = {
+        ("+".join([cell.at, cell.rejector]).removesuffix("+confidence"), "fog"): float(cell.value)
+        for cell in cells_of("table3")
+        if cell.attack == "corruption:fog"
+    }
+    assert all(abs(pooled[key] - paper[key]) < 1 for key in fog)
+    for name, values in (("mean over severities", means), ("pooled", pooled), ("the paper", paper)):
+        assert f"| {name} | {' | '.join(f'{values[key]:.2f}' for key in fog)} |" in text("results/README.md")
