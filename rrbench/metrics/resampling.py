@@ -116,6 +116,9 @@ def numbered_draws(work: Callable[[int, Integers], Drawn], size: int, resamples:
     threads = max(1, min(_THREADS, _DRAWN_AT_ONCE // size))
     at_once = max(1, _DRAWN_AT_ONCE // threads // size)
     starts = range(0, resamples, at_once)
+    if len(starts) == 1:  # few inputs: a second thread would take longer to start than the work takes
+        yield work(0, rng.integers(size, size=(resamples, size)))
+        return
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(starts), threads):
             group = starts[first : first + threads]
