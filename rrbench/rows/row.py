@@ -68,6 +68,8 @@ PERCENTAGES, FRACTIONS = (
     for most in (100, 1)
 )
 _ROUNDING = 1e-9
+# The largest value of each column that may hold a number; None where there is none.
+_NUMBERS = {field.name: field.metadata.get("most") for field in dataclasses.fields(ResultRow) if field.type is not str}
 
 
 def stated(row: ResultRow) -> dict[str, Any]:
@@ -183,13 +185,12 @@ def check_numbers(row: ResultRow) -> None:
     """Refuse a number that no measurement gives: NaN, a share out of range, a negative radius, no inputs."""
     if read_fraction(row.eps or 0) < 0:
         raise ValueError(f"eps of {row.rejector} under {row.attack} is {row.eps}")
-    for name in COLUMNS:
+    for name, most in _NUMBERS.items():
         value = getattr(row, name)
-        if not isinstance(value, int | float):
+        if value is None:
             continue
         if isinstance(value, int):
             read_whole(value)
-        most = 100 if name in PERCENTAGES else 1 if name in FRACTIONS else None
         is_share = most is None or -_ROUNDING <= value <= most + _ROUNDING
         if math.isnan(value) or not is_share or (name == "n" and value < 1) or (name == "deploy_n" and value < 0):
             raise ValueError(f"{name} of {row.rejector} under {row.attack} is {brief(value)}")
