@@ -15,8 +15,9 @@ from rrbench.paper.show import superseded_line
 from rrbench.paper.tabulate import PaperTables, Selection
 from rrbench.paper.wanted import Wanted, is_published, wanted
 from rrbench.planning.cells import Cell, Plan, Training
-from rrbench.planning.plan import CLEAN, Request, make_plan, merged
+from rrbench.planning.plan import CLEAN, Request, merged, plan_cells
 from rrbench.plugins.config import Config, load_preset
+from rrbench.plugins.registry import check_names
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
 
@@ -64,6 +65,7 @@ def plan_missing(
 ) -> Plan:
     """Plan exactly the missing rows, without a clean pass that is not asked for."""
     config = load_preset(preset_of(selection))
+    check_names(config)
     cells: list[Cell] = []
     dropped: dict[str, None] = {}
     for seed, lacking in missing(selection, rows, seeds, every).items():
@@ -116,7 +118,7 @@ def _available(plan: Plan, is_available: Callable[[Training], bool]) -> Plan:
 def _fitting(request: Request, config: Config, dropped: dict[str, None]) -> list[Cell]:
     """Plan what fits; a rejector whose published settings do not fit other data is left out with a line."""
     try:
-        return list(make_plan(request, config).cells)
+        return list(plan_cells(request, config).cells)
     except UseError as error:
         rejectors = list(request.rejectors or ())
         if len(rejectors) < 2:

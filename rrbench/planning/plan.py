@@ -45,7 +45,16 @@ class Request:
 
 
 def make_plan(request: Request, config: Config) -> Plan:
-    """Turn a request into cells; each pair that does not fit is dropped with one line; an empty plan is an error."""
+    """Check a configuration, and turn a request into cells."""
+    check_names(config)
+    return plan_cells(request, config)
+
+
+def plan_cells(request: Request, config: Config) -> Plan:
+    """Turn a request into cells; each pair that does not fit is dropped with one line; an empty plan is an error.
+
+    The configuration has been checked: that takes longer than a small plan, and a paper's tables make hundreds.
+    """
     dropped: dict[str, None] = {}
     cells: dict[Cell, None] = {}
     if not request.seeds:
@@ -53,7 +62,6 @@ def make_plan(request: Request, config: Config) -> Plan:
     for seed in request.seeds:
         convert(seed, int, "a seed")
     sample = Sample.asked(request.limit, request.every)
-    check_names(config)
     for text in request.datasets or (config.run.dataset,):
         dataset = _chosen("dataset", text, config, parse(text).name if isinstance(text, str) else OWN)
         sample.check(build(DataSource, dataset).info.test_size, dataset)
