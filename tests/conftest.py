@@ -1,15 +1,18 @@
 """Shared by many tests: a tiny image problem, a network that solves it, commands, the code blocks of a document."""
 
+import gc
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+import typer
 
 from rrbench import cli
 
@@ -55,6 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of the garbage collector's rounds: it stays to the end."""
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a GPU where there is none."""
     if item.get_closest_marker("gpu") is not None:
@@ -69,6 +77,14 @@ def quick_disk() -> Iterator[None]:
     """Do not wait for the disk after each file: that helps only when the power fails, and takes milliseconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_commands() -> Iterator[None]:
+    """Build the tree of commands once: typer would build it for every command, of which a process has only one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield
 
 
