@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,17 @@ def sources(package: str) -> list[Path]:
     return sorted(PACKAGES[package].rglob("*.py"))
 
 
+@cache
+def named(path: Path) -> list[ast.Import | ast.ImportFrom | ast.Constant]:
+    """Return the import statements and the constants of a file, parsed once for all tests."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.Constant)]
+
+
 def imported(path: Path) -> set[str]:
     """Return the top-level packages that a file names in import statements or as texts to import."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in named(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -73,7 +81,7 @@ def test_no_package_imports_a_source_root_or_the_tests(package: str) -> None:
     statements = {
         str(path.relative_to(ROOT)): names
         for path in sources(package)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in named(path)
         if isinstance(node, ast.ImportFrom)
         and (names := {(node.module or "").partition(".")[0], *("." * node.level)} & {*SOURCE_ROOTS, "."})
     }
@@ -102,7 +110,7 @@ ENTRANCES = {"rrbench/__init__.py", "rrbench/__main__.py", "rrbench/zoo/__main__
 def rooms_of(path: Path) -> set[str]:
     """Return the rooms, or the modules without one, that a file of the harness imports from."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in named(path):
         if isinstance(node, ast.ImportFrom) and node.module == "rrbench":
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rrbench."):
