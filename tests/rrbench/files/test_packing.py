@@ -27,6 +27,13 @@ from rrbench.training import train
 from rrbench.training.train import describe_training
 from rrbench_baselines.rr import RR
 
+# What is packed need not be good: few steps, and the epoch chosen by a weak attack.
+BRIEF = """
+[dataset.digits.recipe]
+batch = 512
+choose_by = "pgd1"
+"""
+
 
 def weights() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
@@ -143,7 +150,7 @@ def test_networks_that_only_a_preset_s_setting_tells_apart_are_both_kept_and_fou
 
     def config(setting: str) -> Path:
         path = tmp_path / "settings.toml"
-        path.write_text(f"[framework.{framework}]\n{setting}\n")
+        path.write_text(f"[framework.{framework}]\n{setting}\n{BRIEF}")
         return path
 
     train_it = [
@@ -181,7 +188,7 @@ def test_a_network_that_cannot_be_read_makes_room_only_for_its_own_training_and_
     options = ["--epochs", 1, "--out", tmp_path / "training", "--pack", packed, "--device", "cpu"]
     settings = {steps: tmp_path / f"{steps}.toml" for steps in (1, 2)}
     for steps, path in settings.items():
-        path.write_text(f"[framework.pgd-at]\nsteps = {steps}\n")
+        path.write_text(f"[framework.pgd-at]\nsteps = {steps}\n{BRIEF}")
     assert command("train", "--config", settings[1], *options).code == 0
     (first,) = zoo.entries(packed)
     whole = (packed / first.file).read_bytes()
