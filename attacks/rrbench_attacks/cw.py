@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rrbench.ascent import Score, doubt_of, is_wrong, judge, margin, wide
+from rrbench.ascent import Score, doubt_of, judge, margin, wide
 from rrbench.errors import CellError
-from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Outputs, Victim
+from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 from rrbench_attacks.objectives import confidence
 
 INSIDE = 0.999999  # images are shrunk by this factor, so that black and white stay finite in tanh space
@@ -53,11 +53,12 @@ class Record:
         """Begin a descent: only candidates that are nearer than the answers count."""
         self.candidate, self.nearest = self.answer.clone(), self.distance.clone()
 
-    def see(self, rows: Tensor, images: Tensor, outputs: Outputs, certainty: Tensor, distance: Tensor) -> Tensor:
-        """Consider one candidate for each of `rows`, and tell which reach the goal."""
+    def see(
+        self, rows: Tensor, images: Tensor, wrong: Tensor, lead: Tensor, certainty: Tensor, distance: Tensor
+    ) -> Tensor:
+        """Consider one candidate for each of `rows`, and tell which reach the goal; `lead` is the true class's."""
         certainty, distance = certainty.detach().double(), distance.double()
-        wrong = outputs.logits.argmax(1) != self.labels[rows]
-        bolder = is_wrong(outputs.logits, self.labels[rows], self.doubt) & (certainty > self.boldness[rows])
+        bolder = wrong & (lead <= -self.doubt) & (certainty > self.boldness[rows])
         self.boldness[rows] = torch.where(bolder, certainty, self.boldness[rows])
         self.boldest[rows] = torch.where(wide(bolder, images), images, self.boldest[rows])
         reached = wrong & (certainty > self.floor) & (distance < self.farthest)
@@ -227,14 +228,19 @@ class CarliniWagner(Attack):
             with torch.enable_grad():
                 moved = ((centre + offset).tanh() + 1) / 2
                 outputs = network(moved)
-                certainty = record.certainty(outputs, labels)
-                shortfall = F.relu(margin(outputs.logits, labels))
+                lead = margin(outputs.logits, labels)
+                shortfall = F.relu(lead)
                 if record.floor != WRONG:
+                    certainty = record.certainty(outputs, labels)
                     shortfall = shortfall + F.relu(record.floor - certainty)
                 loss = self.penalty(moved - images) + weight * shortfall
                 (gradient,) = torch.autograd.grad(loss.sum(), offset)
             adam.position, moved, loss = offset.detach(), moved.detach(), loss.detach()
-            reached[rows] |= record.see(rows, moved, outputs, certainty, self.distance(moved - images))
+            with torch.no_grad():
+                if record.floor == WRONG:  # nothing descends by it
+                    certainty = record.certainty(outputs, labels)
+                wrong = outputs.logits.argmax(1) != labels
+                reached[rows] |= record.see(rows, moved, wrong, lead, certainty, self.distance(moved - images))
             # Differs from the release: an image's own loss oscillates, so its lowest since the last check counts.
             lowest = torch.minimum(lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss)
             if step % max(self.steps // CHECKS, 1) == 0:
