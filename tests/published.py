@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+from rrbench.rows.record import CellRecord, read_cells
 from rrbench.rows.row import ResultRow, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -12,6 +13,12 @@ CIFAR10 = ROOT / "results" / "cifar10"
 @cache
 def rows(folder: str = "cifar10") -> tuple[ResultRow, ...]:
     return tuple(read_rows(ROOT / "results" / folder / "rows.csv"))
+
+
+@cache
+def cells_in(folder: Path) -> tuple[tuple[CellRecord, str], ...]:
+    """Return the published cells of a folder, each with the hash of its row, for tests that change none."""
+    return tuple(read_cells(folder))
 
 
 def victims_at(attack: str, eps: str = "8/255") -> dict[tuple[str, str], ResultRow]:

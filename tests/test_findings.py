@@ -6,10 +6,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from published import CIFAR10, ROOT, rows, victims_at, worst_line
+from published import CIFAR10, ROOT, cells_in, rows, victims_at, worst_line
 from rrbench.figures.risk_coverage import at_its_boldest
 from rrbench.figures.scored import read_scored
-from rrbench.measuring.store import Store
 from rrbench.metrics.deployment import joint_where_kept
 from rrbench.paper.cells import cells_of
 from rrbench.rows.paired import ScoreFiles, paired_difference, scored_rows
@@ -184,7 +183,7 @@ def test_trades_under_l2_on_500_images_is_as_results_readme_says() -> None:
     for name in ("confidence", "rr"):
         (record,) = [
             each
-            for each, _ in Store(CIFAR10).cells()
+            for each, _ in cells_in(CIFAR10)
             if (each.row.framework, each.row.norm, each.row.rejector) == ("trades", "l2", name)
         ]
         scores = read_scores(CIFAR10, record.files)

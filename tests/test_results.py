@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from published import CIFAR10, ROOT, rows, victims_at, worst_line
+from published import CIFAR10, ROOT, cells_in, rows, victims_at, worst_line
 from rrbench import zoo
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint
@@ -23,11 +23,11 @@ from rrbench.measuring.store import Store
 from rrbench.names import parse
 from rrbench.paper.cells import cells_of
 from rrbench.paper.judge import summary
-from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.paper.tabulate import PaperTables, Selection, paper_tables
 from rrbench.plugins.registry import table
 from rrbench.rows.currency import superseded
 from rrbench.rows.record import CellRecord
-from rrbench.rows.row import ResultRow, read_rows
+from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import FOLDERS as FOLDERS_OF_ARRAYS
 from rrbench.rows.scores import read_images, read_scores
 from rrbench.rows.weak_attacks import with_weak_notes
@@ -47,6 +47,11 @@ def whole_rows() -> list[ResultRow]:
     return [*rows(), *rows("cifar100"), *rows("cifar10-average"), *rows("cifar10-c-made")]
 
 
+@cache
+def tables(selection: Selection, folder: str = "cifar10") -> PaperTables:
+    return paper_tables(selection, [ROOT / "results" / folder])
+
+
 def kept_networks() -> list[zoo.Entry]:
     return [entry for entry in zoo.entries(ZOO) if entry.is_kept]
 
@@ -57,10 +62,9 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(
 ) -> None:
     monkeypatch.setattr(verify, "read_images", lambda *of_cell: read_images(*of_cell)[:ASKED])
     store = Store(folder)
-    cells = store.cells()
     verifier = verify.Verifier(store, (), torch.device("cpu"))
-    verifier.check_rows(with_weak_notes(record.row for record, _ in cells))
-    for index, (record, row_sha256) in enumerate(cells):
+    verifier.check_rows(with_weak_notes(record.row for record, _ in cells_in(folder)))
+    for index, (record, row_sha256) in enumerate(cells_in(folder)):
         assert record.row_sha256() == row_sha256
         assert store.unsound(record) == []
         assert list(miskeyed(record)) == []
@@ -69,7 +73,7 @@ def test_the_published_cells_are_the_rows_and_their_scores_give_the_metrics(
     findings = verifier.findings
     assert findings.problems == []
     # Without the data sets, which the tests do not have, nothing is confirmed; the metrics are recomputed all the same.
-    assert findings.unchecked.total() == findings.cells == -(-len(cells) // RECOMPUTED)
+    assert findings.unchecked.total() == findings.cells == -(-len(cells_in(folder)) // RECOMPUTED)
     assert all(reason.startswith("data set cifar") for reason in findings.unchecked)
 
 
@@ -78,7 +82,7 @@ def test_a_clean_row_has_the_clean_certainties_but_for_the_last_bits_of_a_second
     folder: str, rejector: str, most: float
 ) -> None:
     root = ROOT / "results" / folder
-    (record,) = [each for each, _ in Store(root).cells() if (each.row.rejector, each.row.attack) == (rejector, "clean")]
+    (record,) = [each for each, _ in cells_in(root) if (each.row.rejector, each.row.attack) == (rejector, "clean")]
     scores = read_scores(root, record.files)
     assert np.abs(scores.certainty - scores.clean_certainty).max() <= most
     assert list(wrong_metrics(record, scores)) == []
@@ -99,7 +103,7 @@ def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_th
     steps = ROOT / "results" / "cifar10-steps"
 
     def found(folder: Path, precision: str) -> dict[str, CellRecord]:
-        records = [record for record, _ in Store(folder).cells() if record.row.precision == precision]
+        records = [record for record, _ in cells_in(folder) if record.row.precision == precision]
         chosen = [each for each in records if (each.row.attack, each.row.norm) == (attack, norm)]
         eps = {"linf": "16/255", "l2": "128/255"}.get(norm, "")
         return {each.row.rejector: each for each in chosen if (each.row.trained_as, each.row.eps) == ("pgd-at", eps)}
@@ -124,7 +128,7 @@ def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_th
 
 def test_no_published_file_is_without_the_entry_that_explains_it() -> None:
     for folder in FOLDERS:
-        named = {name for record, _ in Store(folder).cells() for name in record.files}
+        named = {name for record, _ in cells_in(folder) for name in record.files}
         there = [path for name in FOLDERS_OF_ARRAYS for path in (folder / name).iterdir()]
         assert {path.relative_to(folder).as_posix() for path in there} == named
     assert {path.name for path in ZOO.glob("*.safetensors")} == {entry.file for entry in kept_networks()}
@@ -147,11 +151,11 @@ def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -
 
 
 def test_one_published_row_is_superseded_and_none_comes_from_uncommitted_code() -> None:
-    older = [row for folder in FOLDERS for row in read_rows(folder) if superseded(row)]
+    older = [row for folder in FOLDERS for row in rows(folder.name) if superseded(row)]
     assert [(row.rejector, row.attack, row.norm, superseded(row)) for row in older] == [
         ("snet", "pgd10", "l2", ["engine 1, now 2"])
     ]
-    assert all(re.fullmatch("[0-9a-f]{12}", row.commit) for folder in FOLDERS for row in read_rows(folder))
+    assert all(re.fullmatch("[0-9a-f]{12}", row.commit) for folder in FOLDERS for row in rows(folder.name))
 
 
 @pytest.mark.parametrize("entry", kept_networks(), ids=lambda entry: entry.file)
@@ -381,7 +385,7 @@ def test_the_curves_of_the_results_are_those_of_the_bench_on_an_h200() -> None:
     ],
 )
 def test_the_tables_are_as_results_readme_counts_them(name: str, counts: str) -> None:
-    assert paper_tables(Selection(name), [CIFAR10]).summary().startswith(f"{name}: {counts}")
+    assert tables(Selection(name)).summary().startswith(f"{name}: {counts}")
 
 
 TABLE3 = Selection("table3", dataset="cifar10-c-made")
@@ -400,7 +404,7 @@ TABLE11 = Selection("table11", network="resnet18")
 def test_the_tables_of_other_data_are_as_results_readme_counts_them(
     selection: Selection, folder: str, counts: str
 ) -> None:
-    summary = paper_tables(selection, [ROOT / "results" / folder]).summary()
+    summary = tables(selection, folder).summary()
     assert summary.startswith(f"{selection.paper}: {counts}")
 
 
@@ -409,7 +413,7 @@ def measured_beside_published(
 ) -> dict[tuple[str, str], dict[tuple[str, str, str], str]]:
     """Return "ours (the paper's)" at TPR-95: {(framework, rejector): {(attack, norm, eps): text}}."""
     found: dict[tuple[str, str], dict[tuple[str, str, str], str]] = {}
-    for each in paper_tables(selection, [ROOT / "results" / folder]).judged:
+    for each in tables(selection, folder).judged:
         cell, value = each.cell, each.measured and each.measured.value
         if cell.metric == "acc_tpr95" and value is not None:
             line = found.setdefault((cell.at, cell.rejector), {})
@@ -446,7 +450,7 @@ def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> 
 def test_the_table_of_a_framework_with_its_own_rejector_is_that_of_the_rows_and_none_of_it_is_explained(
     framework: str, within: int
 ) -> None:
-    judged = [each for each in paper_tables(Selection("table2"), [CIFAR10]).judged if each.cell.at == framework]
+    judged = [each for each in tables(Selection("table2")).judged if each.cell.at == framework]
     assert Counter(each.verdict for each in judged) == Counter(within=within, unexplained=8 - within)
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     for metric, head, digits in (("acc_tpr95", "TPR-95", 2), ("auc", "AUC", 3)):
@@ -488,7 +492,7 @@ def test_the_table_of_averaged_weights_is_that_of_the_rows(name: str, folder: st
 
 
 def test_the_main_table_has_as_many_explained_cells_as_the_readmes_say() -> None:
-    own = [each for each in paper_tables(Selection("table2"), [CIFAR10]).judged if each.cell.at == "pgd-at"]
+    own = [each for each in tables(Selection("table2")).judged if each.cell.at == "pgd-at"]
     assert not any(each.verdict == "explained" and (each.difference or 0) >= 0 for each in own)
     counts = summary("PGD-AT", own).removeprefix(f"PGD-AT: {len(own)} cells: ")
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
