@@ -13,7 +13,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from rrbench.errors import UseError, brief
@@ -61,6 +61,7 @@ def split_list(text: str, at: str = ",") -> list[str]:
     return [stripped for piece in [*parts, part] if (stripped := piece.strip())]
 
 
+@lru_cache(maxsize=4096)  # tables ask for the names in their rows again and again
 def parse(text: str) -> Call:
     """Parse `name` or `name(positional,key=value,...)`."""
     text = text.strip()
