@@ -71,7 +71,7 @@ def _weights() -> dict[str, Tensor]:
     """Train the weights that all networks here share."""
     batch = patterns()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         trained = NETWORK.build(INFO, Plain())
     for _ in range(25):
         # Without torch.optim: its import takes longer than this training.
@@ -88,7 +88,7 @@ def _weights() -> dict[str, Tensor]:
 def build_network(rejector: Rejector) -> nn.Module:
     """Build a network in eval mode that classifies the patterns; only the rejector's head varies."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+        torch.default_generator.manual_seed(1)
         network = NETWORK.build(INFO, rejector)
     network.load_state_dict(_weights(), strict=False)
     return with_looks(network.eval(), rejector)
