@@ -81,8 +81,8 @@ class Corrupted(Located):
 
     @classmethod
     def present(cls, folder: Path) -> list[str]:
-        """Return the corruptions whose files exist."""
-        return [name for name in cls.corruptions if os.path.isfile(folder / f"{name}{cls.ending}")]
+        """Return the corruptions whose files exist; a folder of such a name counts, so that reading it is refused."""
+        return [name for name in cls.corruptions if os.path.lexists(folder / f"{name}{cls.ending}")]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Cifar10C(Corrupted):
     def where(cls, roots: tuple[Path, ...]) -> str | None:
         """Return the folder that has the labels."""
         places = (place for root in roots for place in (root / "CIFAR-10-C", root / "CIFAR10-C", root))
-        return next((str(place) for place in places if os.path.isfile(place / "labels.npy")), None)
+        return next((str(place) for place in places if os.path.lexists(place / "labels.npy")), None)
 
     @classmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:

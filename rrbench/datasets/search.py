@@ -45,5 +45,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UseError(f"{path} is missing") from None
+    except IsADirectoryError:
+        raise UseError(f"{path} is a folder, and a file belongs there") from None
     except Exception as problem:  # a damaged or hostile file can fail in any way
         raise UseError(f"cannot read {path}: {first_line(problem)}") from None

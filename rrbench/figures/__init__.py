@@ -19,6 +19,7 @@ from rrbench.figures.separation import figure1, figure3, figure6
 from rrbench.figures.temperature import figure5
 from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
+from rrbench.plugins.config import check_preset
 from rrbench.rows.row import goes_by, read_rows
 
 # The printed figures. Those that the paper does not have are drawn from a whole folder, not from named cells.
@@ -57,6 +58,8 @@ def named(text: str) -> str:
 
 def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
     """Draw a figure from the cells of a work folder, or from rows alone where it needs no scores."""
+    if options.preset is not None:
+        check_preset(options.preset)
     if name in PAPER:
         return PAPER[name](paper_request(name, folder, read_scored(folder), options))
     if options.budget and name not in OF_SCORES:

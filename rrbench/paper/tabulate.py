@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rrbench.errors import UseError
-from rrbench.names import unknown
 from rrbench.paper.cells import PaperCell, cells_of, relabelled, resolve
 from rrbench.paper.fill import fill
 from rrbench.paper.judge import Judged, is_failing, judge, summary
@@ -14,7 +13,7 @@ from rrbench.paper.matching import Rows
 from rrbench.paper.show import show
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.wanted import PUBLISHED_PRESETS, is_published
-from rrbench.plugins.config import preset_names
+from rrbench.plugins.config import check_preset
 from rrbench.rows.row import ResultRow
 
 
@@ -30,8 +29,8 @@ class Selection:
     def cells(self) -> dict[str, tuple[PaperCell, ...]]:
         """Return the cells of each selected table."""
         found = {name: relabelled(cells_of(name), self.dataset, self.network) for name in resolve(self.paper)}
-        if self.preset is not None and self.preset not in preset_names():
-            raise unknown("preset", self.preset, preset_names())
+        if self.preset is not None:
+            check_preset(self.preset)
         own = any(is_published(cell) for cells in found.values() for cell in cells)
         if self.preset is not None and self.preset not in PUBLISHED_PRESETS and own:
             raise UseError(

@@ -154,11 +154,16 @@ def preset_names() -> list[str]:
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+def check_preset(name: str) -> None:
+    """Refuse a preset that is not inside the package."""
+    if name not in preset_names():
+        raise unknown("preset", name, preset_names())
+
+
 @cache
 def load_preset(name: str) -> Config:
     """Read a preset of the package by name, once; nobody changes its values."""
-    if name not in preset_names():
-        raise unknown("preset", name, preset_names())
+    check_preset(name)
     text = (resources.files("rrbench.plugins") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
     return _checked(name, _extended(_parse(text, f"preset {name!r}"), f"preset {name!r}"))
 

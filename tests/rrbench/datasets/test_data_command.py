@@ -13,6 +13,7 @@ import pytest
 from data_calls import call, refuse
 from rrbench.datasets import DATASETS, download
 from rrbench.datasets.cifar import Cifar10
+from rrbench.datasets.cifar10_c_made import FOLDER
 
 
 class TinyCifar10(Cifar10):
@@ -235,6 +236,21 @@ def test_check_counts_the_corruptions(tmp_path: Path) -> None:
     assert "cifar10-c: ok, 0 of 19 corruptions" in call("check", "--data-dir", tmp_path).stdout
     np.save(tmp_path / "CIFAR-10-C" / "fog.npy", np.zeros((3, 32, 32, 3), np.uint8))
     assert "cifar10-c: broken, cannot read" in call("check", "--data-dir", tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "file"), [("CIFAR-10-C", "fog.npy"), ("CIFAR-10-C", "labels.npy"), (FOLDER, "fog.npz")]
+)
+def test_check_names_a_folder_that_stands_where_a_file_belongs(folder: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    for other in {"fog.npy", "labels.npy"} - {file}:
+        np.save(tmp_path / folder / other, np.zeros(3, np.int64))
+    (tmp_path / folder / file).mkdir()
+    name = "cifar10-c-made" if folder == FOLDER else "cifar10-c"
+    result = call("check", "--data-dir", tmp_path)
+    line = f"{name}: broken, {tmp_path / folder / file} is a folder, and a file belongs there"
+    assert line in result.stdout.splitlines()
+    assert str(result.exception) == f"broken data sets: {name}"
 
 
 def test_list_names_every_data_set_and_its_place(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_the_command_writes_every_format_asked_for_and_the_same_bytes_again(
         (["--paper", "figure1", "--results", "elsewhere"], "give the work folder once"),
         (["--paper", "risk-coverage", "--rejectors", "rr,kd"], "unknown rejector among the results: 'kd'"),
         (["--paper", "risk-coverage", "--rejectors", "rr@ccat"], "unknown rejector among the results: 'rr@ccat'"),
+        (["--paper", "figure1", "--preset", "papr"], "unknown preset 'papr'; near: paper"),
+        (["--paper", "risk-coverage", "--preset", "papr"], "unknown preset 'papr'; near: paper"),
         (["--paper", "risk-coverage", "--seed", "7"], "no such rows for risk-coverage"),
     ],
 )
