@@ -85,7 +85,8 @@ class Cifar10CMade(Corrupted):
             if mark.revision != (now := cls.file_revision(corruption)):
                 raise ValueError(
                     f"revision {mark.revision} made it, now it is {now}: "
-                    "delete it and run `rrbench data make cifar10-c`"
+                    "delete it and run `rrbench data make cifar10-c`; "
+                    "`rrbench verify` of a work folder then names the rows measured on it"
                 )
             labels = archive["labels"]
             parts = [Pixels(archive[f"severity{each}"].transpose(0, 3, 1, 2), labels) for each in severities]

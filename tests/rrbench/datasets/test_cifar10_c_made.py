@@ -262,7 +262,10 @@ def test_an_elastic_transform_made_before_its_bytes_changed_is_refused_and_the_o
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     np.savez(path, **marked(revision=1)(arrays))
-    told = f"cannot read {path}: revision 1 made it, now it is 2: delete it and run `rrbench data make cifar10-c`"
+    told = (
+        f"cannot read {path}: revision 1 made it, now it is 2: delete it and run `rrbench data make cifar10-c`; "
+        "`rrbench verify` of a work folder then names the rows measured on it"
+    )
     assert refuse(Cifar10CMade("elastic_transform"), own) == told
     with pytest.raises(UseError, match="revision 1 made it"):
         Cifar10CMade.inspect((own,))
