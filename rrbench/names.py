@@ -185,7 +185,7 @@ def show(value: object) -> str:
     """Print a setting's value so that `convert` reads it back."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):  # JSON has lists
         return ":".join(map(show, value))
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 

@@ -86,6 +86,7 @@ def _zoo() -> None:
     from rrbench import zoo
     from rrbench.rows.tables import render
 
+    listed = [(folder, entry) for folder in (zoo.EMBEDDED, zoo.large_zoo()) for entry in zoo.entries(folder)]
     header = ["file", "data set", "network", "trained as", "seed", "epochs", "clean", "attacked", "sha256"]
     lines = [
         [
@@ -99,7 +100,10 @@ def _zoo() -> None:
             f"{entry.robust_accuracy:.2f}",
             entry.sha256[:12],
         ]
-        for folder in (zoo.EMBEDDED, zoo.large_zoo())
-        for entry in zoo.entries(folder)
+        for _, entry in listed
     ]
+    differing = zoo.differences(listed)
+    if any(differing):
+        header.append("trained with")
+        lines = [[*line, more] for line, more in zip(lines, differing, strict=True)]
     print(render(header, lines, "text") if lines else "no checkpoints")

@@ -51,7 +51,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise UseError(f"checkpoint {path} is neither .safetensors nor .pt")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = _facts(file)
+            facts = parse_json((file.metadata() or {}).get("rrbench", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
         raise UseError(f"checkpoint {path} cannot be read (truncated or damaged): {first_line(error)}") from None
@@ -61,20 +61,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, sha256(path), unpack(tensors) if facts.get("packed") else tensors, facts)
     except RuntimeError:
         raise UseError(f"checkpoint {path} is damaged: its packed weights do not fit their scales") from None
-
-
-def read_facts(path: Path) -> Mapping[str, Any]:
-    """Read the facts alone, without the weights; none from a damaged file, which `read_checkpoint` refuses."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = _facts(file)
-    except (SafetensorError, OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
-def _facts(file: Any) -> Any:
-    return parse_json((file.metadata() or {}).get("rrbench", "{}"))
 
 
 def _read_pt(path: Path) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Finds or makes what measuring needs: data, checkpoints, networks with their weights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,14 +15,15 @@ from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.given import WORDS, OwnData
 from rrbench.errors import CellError, StoppedError, UseError
-from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, read_facts, unpack_bits
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
 from rrbench.files.disk import Files
+from rrbench.files.headers import read_facts
 from rrbench.lending import kept
 from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.measuring.store import Store
-from rrbench.names import Choice, show
+from rrbench.names import Choice
 from rrbench.networks.wrapped import check_network
-from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key, identity, plain
+from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key, identity
 from rrbench.planning.deadline import Deadline
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build
@@ -72,7 +73,9 @@ class Materials:
         if self.use_large_zoo:
             found = _in_zoo(training)
             if found is None:
-                raise UseError(absences([training])[0] + _trained_otherwise(training))
+                there = made_otherwise(zoo.large_zoo(), training, "there")
+                shipped = made_otherwise(zoo.EMBEDDED, training, "that ships with rrbench")
+                raise UseError("; ".join(filter(None, (*absences([training]), there, shipped))))
             return Source(found[0], found[1].sha256[:24])
         embedded = None if self.retrain else zoo.find(training.key)
         if embedded is not None:
@@ -259,32 +262,36 @@ def in_large_zoo(training: Training) -> bool:
 
 
 def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
-    named = [(entry, read_facts(folder / entry.file).get("framework")) for entry in _named(folder, training)]
-    fitting = [entry for entry, framework in named if framework == identity(training.framework)]
+    """Find the checkpoint of a zoo with a training's names, settings and revisions, by its recipe or any other."""
+    named, made_by = _named(folder, training), identity(training.framework)
+    fitting = [
+        entry for entry, facts in named if facts.get("framework") == made_by and training.is_key(entry.key, facts)
+    ]
     # A file that cannot be read is taken last of all: reading it then says what is wrong with it.
-    unread = [entry for entry, framework in named if framework is None]
+    unread = [entry for entry, facts in named if "framework" not in facts and training.is_key(entry.key, facts)]
     best = zoo.nearest(fitting or unread, _recipe(training))
-    # A later revision of a plugin trains another network by the same recipe.
-    if best is None or (training.is_revised and best.key != training.key):
-        return None
-    return folder / best.file, best
+    return None if best is None else (folder / best.file, best)
 
 
-def _named(folder: Path, training: Training) -> list[zoo.Entry]:
-    """Return a zoo's checkpoints with a training's names; these lack the settings that a preset gives its framework."""
-    return zoo.named(folder, str(training.dataset), str(training.network), training.trained_as, training.seed)
+def _named(folder: Path, training: Training) -> list[tuple[zoo.Entry, Mapping[str, Any]]]:
+    """Return a zoo's checkpoints of a training's framework and rejector, by any settings of the framework.
+
+    With each comes its header; of a file that cannot be read the index must have the very name.
+    """
+    listed = zoo.named(folder, str(training.dataset), str(training.network), training.trained_as, training.seed)
+    named = [(entry, read_facts(folder / entry.file)) for entry in listed]
+    return [(entry, facts) for entry, facts in named if facts or entry.trained_as == training.trained_as]
 
 
-def _trained_otherwise(training: Training) -> str:
-    """Say how a checkpoint of the same names in the zoo of `--zoo` was trained; empty if there is none."""
-    folder, wanted = zoo.large_zoo(), dict(training.framework.settings)
-    for entry in _named(folder, training):
-        match read_facts(folder / entry.file).get("framework"):
-            case [_, dict() as made]:
-                differing = sorted(name for name in made.keys() | wanted if made.get(name) != plain(wanted.get(name)))
-                told = (f"{name}={show(made[name])}" if name in made else f"the default {name}" for name in differing)
-                return f"; the one there was trained with {', '.join(told)}"
-    return ""
+def made_otherwise(folder: Path, training: Training, where: str) -> str:
+    """Say how the checkpoints of the same names in a zoo, which do not fit, were made; empty if there is none."""
+    wanted, told = zoo.shown_settings(identity(training.framework)), []
+    for _, facts in _named(folder, training):
+        made = zoo.shown_settings(facts.get("framework"))
+        differing = [f"{name}={value}" for name, value in sorted(made.items()) if wanted.get(name) != value]
+        told.append(f"with {', '.join(differing)}" if differing else "by other code or on other data")
+    which = f"the one {where} was" if len(told) == 1 else f"those {where} were"
+    return f"{which} trained {' or '.join(sorted(set(told)))}" if told else ""
 
 
 def _is_of(entry: zoo.Entry, training: Training) -> bool:

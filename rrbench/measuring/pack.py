@@ -14,8 +14,9 @@ from rrbench.compute.devices import make_twin, place
 from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import FileError, UseError
-from rrbench.files.checkpoints import Checkpoint, read_checkpoint, read_facts, write_checkpoint
+from rrbench.files.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from rrbench.files.disk import sweep
+from rrbench.files.headers import read_facts
 from rrbench.files.packing import pack, unpack
 from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training

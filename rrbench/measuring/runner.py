@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rrbench.errors import CellError, StoppedError, UseError, first_line, no_exit, reason
 from rrbench.measuring.at_hand import AtHand
 from rrbench.measuring.attacking import Attacks
-from rrbench.measuring.materials import Materials
+from rrbench.measuring.materials import Materials, made_otherwise
 from rrbench.measuring.row_writer import RowWriter
 from rrbench.planning.cells import Cell, Plan, all_trainings
 from rrbench.planning.units import Unit, units_of
@@ -18,6 +18,7 @@ from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
+from rrbench.zoo import large_zoo
 
 # Calls `Runner.work` for every unit, in this or another process; yields a unit when its work has ended.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
@@ -190,10 +191,16 @@ class Runner:
     def _tell_shipped(self, units: Sequence[Unit]) -> None:
         """Report the networks that came with rrbench: whoever sees no training may think that there was one."""
         trainings = dict.fromkeys(training for unit in units for training in unit.trainings)
-        shipped = [each.trained_as for each in trainings if self.materials.is_embedded(each)]
-        if shipped and not self.materials.use_large_zoo:
+        shipped = [training for training in trainings if self.materials.is_embedded(training)]
+        if shipped and self.materials.use_large_zoo:
+            folder = large_zoo()
+            there = {each: made_otherwise(folder, each, "there") for each in shipped}
+            names = [each.trained_as + (f" ({there[each]})" if there[each] else "") for each in shipped]
+            self.materials.report.line(f"shipped with rrbench, as {folder} has none that fits: {', '.join(names)}")
+        elif shipped:
+            names = [each.trained_as for each in shipped]
             self.materials.report.line(
-                f"shipped with rrbench, not trained here: {', '.join(shipped)}; --retrain trains here"
+                f"shipped with rrbench, not trained here: {', '.join(names)}; --retrain trains here"
             )
 
     def _tell_harmed(self, keys: Collection[str]) -> None:

@@ -33,8 +33,7 @@ class Training:
     @property
     def trained_as(self) -> str:
         """The checkpoint's name in rows: `pgd-at`, `pgd-at+rr`."""
-        is_implied = self.training_key in ("", self.framework.name)
-        return str(self.framework) if is_implied else f"{self.framework}+{self.training_key}"
+        return called(str(self.framework), self.framework.name, self.training_key)
 
     @property
     def key(self) -> str:
@@ -56,10 +55,15 @@ class Training:
         """The network's name in rows."""
         return str(self.network)
 
-    @property
-    def is_revised(self) -> bool:
-        """Whether a plugin behind the weights has a revision other than 1: older checkpoints are other networks."""
-        return bool(self._revised())
+    def is_key(self, key: str, header: Mapping[str, Any]) -> bool:
+        """Tell whether the revisions that are installed here give the training of a header this key.
+
+        A later revision of a plugin trains another network. If all are 1, only `rrbench verify` recomputes the key.
+        """
+        revised = self._revised()
+        if not revised or key == self.key:
+            return True
+        return header.keys() >= set(_TRAINING) and key == header_key(header, revised)
 
     def _revised(self) -> dict[str, object]:
         """Return the revisions behind the weights, without those that are 1: shipped checkpoints must keep their keys.
@@ -74,6 +78,11 @@ class Training:
         found["chooser"] = revision("attack", self.chooser.name)
         later = {kind: number for kind, number in found.items() if number != 1}
         return {"revisions": later} if later else {}
+
+
+def called(framework: str, name: str, training_key: str) -> str:
+    """Call a checkpoint by its framework, as typed and by its name alone, and by what a rejector did to its weights."""
+    return framework if training_key in ("", name) else f"{framework}+{training_key}"
 
 
 @dataclass(frozen=True)
@@ -299,9 +308,9 @@ def clean_key(cell: Mapping[str, Any]) -> str:
 _TRAINING = ("dataset", "network", "framework", "training_key", "recipe", "seed", "chooser", "budget")
 
 
-def header_key(facts: Mapping[str, Any]) -> str:
-    """Return the key of the training that a checkpoint's header describes, if all its plugins have revision 1."""
-    return digest(**{name: facts[name] for name in _TRAINING})
+def header_key(facts: Mapping[str, Any], revised: Mapping[str, object] | None = None) -> str:
+    """Return the key of the training that a checkpoint's header describes; `revised` has revisions that are not 1."""
+    return digest(**{name: facts[name] for name in _TRAINING}, **(revised or {}))
 
 
 @cache

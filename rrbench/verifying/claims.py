@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint
-from rrbench.names import is_of, long_form, parse, resolve
-from rrbench.planning.cells import attack_key, cell_key, clean_key, data_key, header_key, identity, read_budget
+from rrbench.names import is_of, long_form, parse, resolve, split_list
+from rrbench.planning.cells import attack_key, called, cell_key, clean_key, data_key, header_key, identity, read_budget
 from rrbench.plugins.config import load_preset, preset_names
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build, choose, expand, plain_rejector, restore, table
@@ -134,9 +134,10 @@ def _miskept(record: CellRecord, key: str) -> Iterator[str]:
 def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
     """Say where a row contradicts its network's header, or the index in place of the header."""
     row, cell = record.row, record.cell
-    for name in ("trained_as", "seed"):
-        if getattr(row, name) != header.get(name):
-            yield _contradiction(name, getattr(row, name), header.get(name))
+    if not _is_called(row.trained_as, header):
+        yield _contradiction("trained_as", row.trained_as, header.get("trained_as"))
+    if row.seed != header.get("seed"):
+        yield _contradiction("seed", row.seed, header.get("seed"))
     for kind, saved in (("dataset", cell["trained_on"]), ("network", cell["network"])):
         told = header.get(kind)
         # An index holds names, a header all settings.
@@ -148,6 +149,17 @@ def mistrained(record: CellRecord, header: Mapping[str, Any]) -> Iterator[str]:
         yield _contradiction("framework", here if is_named_alike else here[0], there if is_named_alike else there[0])
     if json.loads(row.settings).get("recipe") != header.get("recipe"):
         yield "its row states another recipe than its network was trained by"
+
+
+def _is_called(text: str, header: Mapping[str, Any]) -> bool:
+    """Tell whether a network may be called so: settings that a file gave its framework may also be typed, in the name.
+
+    An index, which has no settings, must have the very name.
+    """
+    if text == header.get("trained_as") or "framework" not in header:
+        return bool(text == header.get("trained_as"))
+    framework, made = next(iter(split_list(text, at="+")), ""), header["framework"]
+    return _means("framework", framework, made) and text == called(framework, made[0], header["training_key"])
 
 
 def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:

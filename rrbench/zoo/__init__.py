@@ -5,6 +5,7 @@ also list a network that was not kept: rows were measured on it, and only its ha
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any, cast
 from rrbench.errors import UseError, brief
 from rrbench.files.decoding import from_json
 from rrbench.files.disk import is_plain_name, read_json, write_json
+from rrbench.files.headers import read_facts
+from rrbench.names import show
+from rrbench.plugins.catalogue import plugins
 from rrbench.plugins.config import ADDED
 from rrbench.rows.published import REPOSITORY
 
@@ -98,13 +102,22 @@ def find_hash(sha256: str) -> tuple[Path, Entry] | None:
 
 
 def named(folder: Path, dataset: str, network: str, trained_as: str, seed: int) -> list[Entry]:
-    """Return the checkpoints of a zoo that have these names, and whose files exist."""
-    wanted = (dataset, network, trained_as, seed)
+    """Return the checkpoints of a zoo that have these names, and whose files exist.
+
+    Settings of the framework do not count: `carl(weight=1)` may be `carl` there, if a file gave that setting.
+    """
+    wanted = (dataset, network, _without_settings(trained_as), seed)
     return [
         entry
         for entry in entries(folder)
-        if (entry.dataset, entry.network, entry.trained_as, entry.seed) == wanted and (folder / entry.file).is_file()
+        if (entry.dataset, entry.network, _without_settings(entry.trained_as), entry.seed) == wanted
+        and (folder / entry.file).is_file()
     ]
+
+
+def _without_settings(trained_as: str) -> str:
+    """Leave out the framework's settings, as in `atro(hinge=squared)`; a rejector's stay."""
+    return re.sub(r"^([^(+]*)\([^()]*\)", r"\1", trained_as)
 
 
 def nearest(found: Iterable[Entry], recipe: Mapping[str, Any]) -> Entry | None:
@@ -113,3 +126,38 @@ def nearest(found: Iterable[Entry], recipe: Mapping[str, Any]) -> Entry | None:
     Of two trainings of equal length the usual recipe is preferred: SGD, and weights that are not averaged.
     """
     return max(found, key=lambda entry: (entry.recipe == recipe, entry.epochs, entry.is_usual), default=None)
+
+
+def shown_settings(framework: object) -> dict[str, str]:
+    """Return all settings of a header's framework as text; one that was added later may lack, and has its default."""
+    match framework:
+        case [str() as name, dict() as made]:
+            card = plugins("framework").get(name)
+            return {**(card.settings if card else {}), **{key: show(value) for key, value in made.items()}}
+    return {}
+
+
+def differences(listed: Sequence[tuple[Path, Entry]]) -> list[str]:
+    """Say for each checkpoint what tells it from others of the same names: settings of its framework, and its recipe.
+
+    Epochs are left out, as a line of the index shows them.
+    """
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for place, (_, entry) in enumerate(listed):
+        alike.setdefault((entry.dataset, entry.network, entry.trained_as, entry.seed), []).append(place)
+    found = [""] * len(listed)
+    for places in alike.values():
+        made = {place: _how_trained(*listed[place]) for place in places} if len(places) > 1 else {}
+        names = sorted({name for settings in made.values() for name in settings} - {"epochs"})
+        differing = [name for name in names if len({each[name] for each in made.values() if name in each}) > 1]
+        for place, each in made.items():
+            found[place] = ", ".join(f"{name}={each[name]}" for name in differing if name in each)
+    return found
+
+
+def _how_trained(folder: Path, entry: Entry) -> dict[str, str]:
+    """Return framework settings and recipe of a checkpoint as text; a network that was not kept has only a recipe."""
+    facts = read_facts(folder / entry.file) if entry.is_kept else {}
+    recipe = entry.recipe or facts.get("recipe")
+    told = {**ADDED, **recipe} if isinstance(recipe, Mapping) else {}
+    return shown_settings(facts.get("framework")) | {name: show(value) for name, value in told.items()}

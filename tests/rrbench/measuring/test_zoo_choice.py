@@ -1,0 +1,124 @@
+"""Which network `--zoo` takes: the user's before the shipped one, by all settings, however these were given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rrbench import zoo
+from rrbench.frameworks.pgd_at import PgdAt
+from rrbench.rows.row import read_rows
+from spoken import lines
+
+RUN = ["run", "--rejectors", "confidence", "--attacks", "clean", "--limit", 50, "--device", "cpu"]
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that `--zoo` means; it is empty."""
+    monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path / "zoo"))
+    return tmp_path / "zoo"
+
+
+def one_step(folder: Path) -> list[object]:
+    """Return the option of a configuration that gives PGD-AT one step."""
+    path = folder / "one-step.toml"
+    path.write_text("[framework.pgd-at]\nsteps = 1\n")
+    return ["--config", path]
+
+
+def train(command: Any, packed: Path, *more: object) -> str:
+    """Train for one epoch, pack, and return the SHA-256."""
+    before = {entry.sha256 for entry in zoo.entries(packed)}
+    answer = command("train", "--epochs", 1, "--out", packed.parent / "training", "--pack", packed, *more)
+    assert answer.code == 0, answer.err
+    (made,) = {entry.sha256 for entry in zoo.entries(packed)} - before
+    return made
+
+
+def measured_on(folder: Path) -> list[str]:
+    return [row.checkpoint_sha256 for row in read_rows(folder)]
+
+
+def test_a_network_of_the_user_comes_before_the_shipped_one_by_any_recipe(
+    command: Any, packed: Path, tmp_path: Path
+) -> None:
+    made = train(command, packed)
+    answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
+    assert answer.code == 0, answer.err
+    assert measured_on(tmp_path / "runs") == [made]
+    assert "shipped with" not in answer.err
+
+
+def test_a_shipped_network_in_place_of_the_user_s_is_said_with_the_reason(
+    command: Any, packed: Path, tmp_path: Path
+) -> None:
+    train(command, packed, *one_step(tmp_path))
+    answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
+    (shipped,) = zoo.named(zoo.EMBEDDED, "digits", "small-cnn", "pgd-at", 0)
+    assert measured_on(tmp_path / "runs") == [shipped.sha256]
+    told = f"shipped with rrbench, as {packed} has none that fits: pgd-at (the one there was trained with steps=1)"
+    assert [line for line in lines(answer.err) if line.startswith("shipped")] == [told]
+    answer = command(*RUN, "--zoo", "--frameworks", "trades", "--out", tmp_path / "runs")
+    assert f"shipped with rrbench, as {packed} has none that fits: trades" in lines(answer.err)
+
+
+def test_a_refusal_says_how_the_shipped_network_was_trained_and_a_run_that_trains_does_not(
+    command: Any, packed: Path, tmp_path: Path
+) -> None:
+    two_steps = ["--frameworks", "pgd-at(steps=2)"]
+    answer = command(*RUN, *two_steps, "--zoo", "--out", tmp_path / "runs")
+    assert answer.code == 2
+    absent = "no checkpoint pgd-at(steps=2) of digits (small-cnn, seed 0) in"
+    shipped = "the one that ships with rrbench was trained with steps=7"
+    assert absent in lines(answer.err)[-1]
+    assert lines(answer.err)[-1].endswith(f"; {shipped}")
+    train(command, packed, *one_step(tmp_path))
+    answer = command(*RUN, *two_steps, "--zoo", "--out", tmp_path / "runs")
+    assert lines(answer.err)[-1] == f"rrbench: {absent} {packed}; the one there was trained with steps=1; {shipped}"
+    (tmp_path / "short.toml").write_text("[recipe]\nepochs = 1\n")
+    answer = command(*RUN, *two_steps, "--config", tmp_path / "short.toml", "--out", tmp_path / "runs")
+    assert answer.code == 0
+    assert "ships with" not in answer.err
+    assert "shipped with" not in answer.err
+
+
+@pytest.mark.parametrize("is_packed_typed", [False, True])
+def test_settings_of_a_file_and_typed_ones_name_the_same_network(
+    is_packed_typed: bool, command: Any, packed: Path, tmp_path: Path
+) -> None:
+    of_a_file, name = one_step(tmp_path), "pgd-at(steps=1)"
+    made = train(command, packed, *(["--framework", name] if is_packed_typed else of_a_file))
+    asked = of_a_file if is_packed_typed else ["--frameworks", name]
+    answer = command(*RUN, *asked, "--zoo", "--out", tmp_path / "runs")
+    assert answer.code == 0, answer.err
+    assert measured_on(tmp_path / "runs") == [made]
+    answer = command("verify", tmp_path / "runs", "--rerun")
+    assert (answer.code, "1 confirmed" in answer.out) == (0, True), answer.out
+
+
+def test_a_network_of_a_later_revision_is_found_by_any_recipe_and_one_of_an_earlier_not(
+    command: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PgdAt, "revision", 2)
+    made = train(command, packed)
+    assert command(*RUN, "--zoo", "--out", tmp_path / "runs").code == 0
+    assert measured_on(tmp_path / "runs") == [made]
+    monkeypatch.setattr(PgdAt, "revision", 3)
+    answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
+    assert answer.code == 2
+    assert "the one there was trained by other code or on other data" in lines(answer.err)[-1]
+
+
+def test_the_list_says_what_tells_networks_of_one_name_apart_and_no_more(
+    command: Any, packed: Path, tmp_path: Path
+) -> None:
+    assert "trained with" not in command("list", "zoo").out
+    train(command, packed, *one_step(tmp_path))
+    head, _, *listed = command("list", "zoo").out.splitlines()
+    ends = {line.split()[0]: line[head.index("trained with") :] for line in listed}
+    (entry,) = zoo.entries(packed)
+    assert {name: end for name, end in ends.items() if end} == {
+        "digits-small-cnn-pgd-at-15epochs-seed0.safetensors": "steps=7",
+        entry.file: "steps=1",
+    }
