@@ -30,6 +30,7 @@ from rrbench.plugins.config import (
     load_preset,
 )
 from rrbench.plugins.registry import choose
+from rrbench.rows.row import write_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -135,6 +136,31 @@ def test_the_page_of_the_configuration_file_has_every_key_with_quick_s_value(
     for key, value in asdict(quick.run).items():
         given = getattr(config.run, key)
         assert given == (value[: len(given)] if key.startswith("all_") else value), key
+
+
+def test_the_page_of_clusters_has_the_costs_that_its_command_prints(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DOCS / "cluster.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^    rrbench (run --paper all .*)$", text, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RRBENCH_ZOO", raising=False)
+    write_rows(tmp_path / "results" / "rows.csv", [])  # no row is published
+    answer = command(*shlex.split(line))
+    assert answer.code == 0, answer.err
+    counts, cost, _, eight, all_64 = answer.out.splitlines()[-5:]
+    rows, trainings = re.findall(r"^(\d+) cells on (\d+) checkpoints", counts)[0]
+    assert f"{trainings} trainings and the {rows} rows" in text
+    gradients, hours = re.findall(r"^([\d,]+) gradient evaluations, about (\d+) h on cuda", cost)[0]
+    (shown,) = re.findall(r"\*\*all\*\* \| \*\*([\d.]+) billion\*\* \| \*\*([\d.]+)\*\*", text)
+    assert float(shown[0]) == pytest.approx(int(gradients.replace(",", "")) / 1e9, abs=0.005)
+    assert float(shown[1]) == pytest.approx(int(hours), abs=0.5)
+    parts = re.findall(r"^\| [^*|]+ \| ([\d.]+) billion \| ([\d.]+) \|$", text, re.MULTILINE)
+    assert sum(float(each) for each, _ in parts) == pytest.approx(float(shown[0]), abs=0.1)
+    assert sum(float(each) for _, each in parts) == pytest.approx(float(shown[1]), abs=0.15)
+    assert eight == "about 3.0 h with 8 workers"
+    assert all_64 == "about 88 min with 64 workers"
+    assert "With 8 GPUs it takes about 3.0 hours, with 64 about 88 minutes" in text
 
 
 def test_the_page_of_python_names_every_option_under_its_function() -> None:
