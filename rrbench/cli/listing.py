@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rrbench.errors import UseError
+from rrbench.errors import UseError, one_line
 
 KINDS = {
     "rejectors": "rejector",
@@ -106,4 +106,6 @@ def _zoo() -> None:
     if any(differing):
         header.append("trained with")
         lines = [[*line, more] for line, more in zip(lines, differing, strict=True)]
-    print(render(header, lines, "text") if lines else "no checkpoints")
+    # An index comes from others, and a terminal would obey the control codes in it.
+    shown = [[one_line(cell) for cell in line] for line in lines]
+    print(render(header, shown, "text") if lines else "no checkpoints")

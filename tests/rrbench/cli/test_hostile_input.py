@@ -278,17 +278,34 @@ def test_score_files_of_wrong_shapes_with_right_hashes_are_one_line(command: Any
     assert any("hold" in problem for problem in verify(folder).problems)
 
 
+ENTRY = {
+    "file": "a", "sha256": "0" * 64, "key": "k", "dataset": "digits", "network": "small-cnn", "trained_as": "pgd-at",
+    "seed": 0, "epochs": 3, "clean_accuracy": 90.0, "robust_accuracy": 50.0, "command": "a",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["../net.safetensors", "/etc/passwd", "a/b.safetensors", "..", "\0"])
 def test_a_zoo_that_names_a_file_elsewhere_is_refused(
     command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    entry = {
-        "file": name, "sha256": "0" * 64, "key": "k", "dataset": "digits", "network": "small-cnn",
-        "trained_as": "pgd-at", "seed": 0, "epochs": 3, "clean_accuracy": 90.0, "robust_accuracy": 50.0, "command": "a",
-    }  # fmt: skip
-    (tmp_path / "index.json").write_text(json.dumps([entry]))
+    (tmp_path / "index.json").write_text(json.dumps([ENTRY | {"file": name}]))
     monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
     assert "no zoo index" in refused(command("list", "zoo"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"trained_as": "pgd-at\ud800\x1b[2J"}, {"recipe": {"batch": "\ud800\x1b[2J", "drops": {"a": [1, {}]}}}]
+)
+def test_a_zoo_with_control_codes_is_listed_without_them(
+    command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    other = ENTRY | {"recipe": {"batch": 128, "drops": []}}
+    (tmp_path / "index.json").write_text(json.dumps([other, ENTRY | {"file": "b"} | changes]))
+    monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
+    answer = command("list", "zoo")
+    assert answer.code == 0
+    assert all(line.isprintable() for line in answer.out.splitlines())
+    assert r"\ud800\x1b[2J" in answer.out
 
 
 def test_a_full_device_for_the_output_is_one_line() -> None:
