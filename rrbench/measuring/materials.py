@@ -265,10 +265,10 @@ def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
     """Find the checkpoint of a zoo with a training's names, settings and revisions, by its recipe or any other."""
     named, made_by = _named(folder, training), identity(training.framework)
     fitting = [
-        entry for entry, facts in named if facts.get("framework") == made_by and training.is_key(entry.key, facts)
+        entry for entry, facts in named if facts.get("framework") == made_by and training.is_current(entry.key, facts)
     ]
     # A file that cannot be read is taken last of all: reading it then says what is wrong with it.
-    unread = [entry for entry, facts in named if "framework" not in facts and training.is_key(entry.key, facts)]
+    unread = [entry for entry, facts in named if "framework" not in facts and training.is_current(entry.key, facts)]
     best = zoo.nearest(fitting or unread, _recipe(training))
     return None if best is None else (folder / best.file, best)
 
@@ -278,9 +278,10 @@ def _named(folder: Path, training: Training) -> list[tuple[zoo.Entry, Mapping[st
 
     With each comes its header; of a file that cannot be read the index must have the very name.
     """
-    listed = zoo.named(folder, str(training.dataset), str(training.network), training.trained_as, training.seed)
+    wanted = training.trained_as
+    listed = zoo.named(folder, str(training.dataset), str(training.network), wanted, training.seed)
     named = [(entry, read_facts(folder / entry.file)) for entry in listed]
-    return [(entry, facts) for entry, facts in named if facts or entry.trained_as == training.trained_as]
+    return [(entry, facts) for entry, facts in named if "framework" in facts or entry.trained_as == wanted]
 
 
 def made_otherwise(folder: Path, training: Training, where: str) -> str:

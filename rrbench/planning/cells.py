@@ -55,10 +55,10 @@ class Training:
         """The network's name in rows."""
         return str(self.network)
 
-    def is_key(self, key: str, header: Mapping[str, Any]) -> bool:
-        """Tell whether the revisions that are installed here give the training of a header this key.
+    def is_current(self, key: str, header: Mapping[str, Any]) -> bool:
+        """Tell whether a checkpoint with this key and header is of the revisions that are installed here.
 
-        A later revision of a plugin trains another network. If all are 1, only `rrbench verify` recomputes the key.
+        A later revision of a plugin trains another network. If all are 1, nothing is looked at.
         """
         revised = self._revised()
         if not revised or key == self.key:
