@@ -202,7 +202,7 @@ LINES = ("pgd-at+rr", "pgd-at+ebd", "pgd-at+snet", "trades", "trades+rr")
 def corrupted() -> dict[tuple[str, str], list[Scores]]:
     """Return {(line, corruption): scores at its five severities}; what lacks a severity is left out."""
     found: dict[tuple[str, str], list[Scores]] = {}
-    for record, _ in Store(CORRUPTED).cells():
+    for record, _ in cells_in(CORRUPTED):
         corruption = record.cell["dataset"][1]["corruption"]
         found.setdefault((record.row.trained_as, corruption), []).append(read_scores(CORRUPTED, record.files))
     return {key: scores for key, scores in found.items() if len(scores) == 5 and key[0] in LINES}
