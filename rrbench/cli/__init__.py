@@ -20,6 +20,7 @@ from rrbench.files import provenance
 
 INTERRUPTED = 130  # the code that typer returns after a KeyboardInterrupt, without a message
 TERMINATED = 143  # 128 plus the number of SIGTERM, as INTERRUPTED is 128 plus that of SIGINT
+GO_ON = {"run", "eval", "train", "data"}  # keep what they have done; other commands begin anew
 
 
 def _show_version(asked: bool) -> None:
@@ -82,7 +83,7 @@ def main() -> None:
         except KeyboardInterrupt:
             is_terminated = signal.SIGTERM in interrupts
             how, code = ("terminated", TERMINATED) if is_terminated else ("interrupted", INTERRUPTED)
-            stop(f"{how}; run the same command again to go on", code)
+            stop(f"{how}; run the same command again to go on" if GO_ON & {*sys.argv[1:2]} else how, code)
         except OSError as error:
             _stop_for(error)
         except Exception as error:

@@ -92,7 +92,7 @@ def run(
     if dry_run:
         print(describe_plan(job.plan, job.runner, counts))
         return
-    is_first = not job.materials.store.runs()
+    is_first = not any((job.materials.store.root / "cells").glob("*.json"))
     rows = execute(job, ["rrbench", *sys.argv[1:]]) if job.plan.cells else []
     if not job.plan.cells:
         left_out = "".join(f"left out: {line}\n" for line in job.plan.dropped)
@@ -100,7 +100,7 @@ def run(
         print(f"\n{left_out}nothing {'else ' if left_out else ''}was missing")
         return
     show_rows(rows, out, None if paper is None else _filled(paper, dataset, network, preset, out))
-    if is_first:
+    if is_first and rows:  # a run that stopped early may have none
         report = job.materials.report
         for line in (*how_to_type(), *what_next(out)):
             report.line(line)

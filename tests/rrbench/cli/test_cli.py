@@ -19,6 +19,7 @@ from rrbench.files.disk import sha256
 from rrbench.plugins.config import preset_names
 from rrbench.plugins.registry import table
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Victim
+from rrbench.verifying import verify
 from spoken import lines
 
 
@@ -273,6 +274,18 @@ def test_an_interruption_is_one_line_that_says_how_to_go_on(
     answer = command("run", *bench.arguments())
     assert answer.code == 130
     assert lines(answer.err) == ["rrbench: interrupted; run the same command again to go on"]
+
+
+def test_an_interrupted_command_that_begins_anew_does_not_promise_to_go_on(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "verify_folder", interrupted)
+    answer = command("verify", tmp_path)
+    assert answer.code == 130
+    assert lines(answer.err) == ["rrbench: interrupted"]
 
 
 def test_train_says_where_the_checkpoint_is_and_the_second_time_trains_nothing(command: Any, empty: Any) -> None:

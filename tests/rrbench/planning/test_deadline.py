@@ -112,6 +112,7 @@ def test_a_run_stops_before_the_next_cell_and_goes_on_to_the_same_rows(
         counts.append(len(rows(out)) - 1)
         assert ("run the same command again to go on" in answer.err) == (looks < 1000)
         assert "failed" not in answer.err
+        assert ("rrbench report" in answer.err) == (looks == 3)  # once, and not before there is a row
     assert counts[0] == 0
     assert 0 < counts[1] < counts[2] == 4
     assert rows(out) == rows(tmp_path / "whole")
