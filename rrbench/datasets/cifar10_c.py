@@ -5,9 +5,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rrbench.datasets.cifar import Cifar, Cifar10, cifar_info, to_batch
 from rrbench.datasets.forms import Pixels, check_arrays
@@ -104,10 +105,15 @@ class Cifar10C(Corrupted):
         return Pixels(np.ascontiguousarray(arrays.pixels[chosen]), arrays.labels[chosen])
 
     @classmethod
+    def _labels(cls, folder: Path) -> NDArray[Any]:
+        with reading(folder / "labels.npy"):
+            labels: NDArray[Any] = np.load(folder / "labels.npy", allow_pickle=False)
+        return labels
+
+    @classmethod
     def _mapped(cls, folder: Path, corruption: str) -> Pixels:
         """Memory-map the images of one corruption, in order of severity, without reading them."""
-        with reading(folder / "labels.npy"):
-            labels = np.load(folder / "labels.npy", allow_pickle=False)
+        labels = cls._labels(folder)
         path = folder / f"{corruption}.npy"
         with reading(path):
             pixels = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -129,14 +135,16 @@ class Cifar10C(Corrupted):
 
     @classmethod
     def where(cls, roots: tuple[Path, ...]) -> str | None:
-        """Return the folder that has the labels."""
-        places = (place for root in roots for place in (root / "CIFAR-10-C", root / "CIFAR10-C", root))
-        return next((str(place) for place in places if os.path.lexists(place / "labels.npy")), None)
+        """Return the folder that has the labels; else one with something else in their place, which is then refused."""
+        places = [place for root in roots for place in (root / "CIFAR-10-C", root / "CIFAR10-C", root)]
+        found = (place for test in (os.path.isfile, os.path.lexists) for place in places if test(place / "labels.npy"))
+        return next(map(str, found), None)
 
     @classmethod
     def inspect(cls, roots: tuple[Path, ...]) -> str:
         """Check every corruption whose file exists."""
         folder = cls.folder(roots)
+        cls._labels(folder)
         there = cls.present(folder)
         for name in there:
             cls._mapped(folder, name)

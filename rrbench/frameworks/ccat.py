@@ -87,7 +87,8 @@ class Ccat(Framework):
             with torch.no_grad():
                 return ask_to_climb(network, images)
 
-        # Then an image's slope does not depend on its batch: one pass rates a candidate and serves the next step.
+        # In eval mode an image's slope does not depend on its batch, as norms have running statistics.
+        # So one pass rates a candidate and serves the next step.
         is_alone = self.attack_mode == "eval"
         with mode(network, self.attack_mode):
             for step in range(self.steps):

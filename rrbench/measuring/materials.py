@@ -274,14 +274,21 @@ def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
 
 
 def _named(folder: Path, training: Training) -> list[tuple[zoo.Entry, Mapping[str, Any]]]:
-    """Return a zoo's checkpoints of a training's framework and rejector, by any settings of the framework.
+    """Return a zoo's checkpoints of a training's framework and rejector, each with its header.
 
-    With each comes its header; of a file that cannot be read the index must have the very name.
+    The framework's settings do not count: `carl(weight=1)` may be `carl` there, if a file gave that setting.
+    A file that cannot be read counts only if the index gives exactly this name.
     """
-    wanted = training.trained_as
-    listed = zoo.named(folder, str(training.dataset), str(training.network), wanted, training.seed)
-    named = [(entry, read_facts(folder / entry.file)) for entry in listed]
-    return [(entry, facts) for entry, facts in named if "framework" in facts or entry.trained_as == wanted]
+    listed = zoo.kept(folder, str(training.dataset), str(training.network), training.seed)
+    headed = ((entry, read_facts(folder / entry.file)) for entry in listed)
+    return [(entry, facts) for entry, facts in headed if _is_named(entry, facts, training)]
+
+
+def _is_named(entry: zoo.Entry, facts: Mapping[str, Any], training: Training) -> bool:
+    match facts:
+        case {"framework": [name, _], "training_key": training_key}:
+            return (name, training_key) == (training.framework.name, training.training_key)
+    return entry.trained_as == training.trained_as
 
 
 def made_otherwise(folder: Path, training: Training, where: str) -> str:

@@ -18,7 +18,7 @@ from rrbench.plugins.registry import build
 from rrbench.protocols import DataSource
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
-from rrbench.zoo import large_zoo
+from rrbench.zoo import EMBEDDED, large_zoo, shown_zoo
 
 # Calls `Runner.work` for every unit, in this or another process; yields a unit when its work has ended.
 Engine = Callable[["Runner", Sequence[Unit]], Generator[Unit, None, None]]
@@ -192,11 +192,11 @@ class Runner:
         """Report the networks that came with rrbench: whoever sees no training may think that there was one."""
         trainings = dict.fromkeys(training for unit in units for training in unit.trainings)
         shipped = [training for training in trainings if self.materials.is_embedded(training)]
-        if shipped and self.materials.use_large_zoo:
-            folder = large_zoo()
+        folder = large_zoo()
+        if shipped and self.materials.use_large_zoo and folder.resolve() != EMBEDDED:
             there = {each: made_otherwise(folder, each, "there") for each in shipped}
             names = [each.trained_as + (f" ({there[each]})" if there[each] else "") for each in shipped]
-            self.materials.report.line(f"shipped with rrbench, as {folder} has none that fits: {', '.join(names)}")
+            self.materials.report.line(f"shipped with rrbench, as {shown_zoo()} has none that fits: {', '.join(names)}")
         elif shipped:
             names = [each.trained_as for each in shipped]
             self.materials.report.line(

@@ -36,6 +36,7 @@ class Footnote:
     explains: tuple[Side, ...]  # on which side of the paper's value it explains a cell
     order: bool  # it does so only while the cells of its `where` have the paper's order
     everywhere: bool  # stated once for the whole table, not at each cell
+    preset: str  # it explains only what rows of this preset measured; empty: of any
     where: Mapping[str, list[str]]
 
     @property
@@ -98,6 +99,7 @@ def _all_footnotes() -> tuple[Footnote, ...]:
             explains=tuple(entry["explains"]),
             order=entry.get("order", False),
             everywhere=entry.get("everywhere", False),
+            preset=entry.get("preset", ""),
             where=entry["where"],
         )
         for entry in toml("footnotes.toml")["footnote"]
@@ -147,7 +149,7 @@ def _verdict(cell: PaperCell, measured: Filled, notes: Sequence[Footnote], cells
     if abs(difference) <= tolerance(cell) + ROUNDING:
         return "within"
     side: Side = "above" if difference > 0 else "below"
-    explaining = [note for note in notes if side in note.explains]
+    explaining = [note for note in notes if side in note.explains and note.preset in ("", measured.preset)]
     if any(not note.order or _has_order(cell, measured, note, cells) for note in explaining):
         return "explained"
     return "unexplained"

@@ -58,7 +58,7 @@ class Training:
     def is_current(self, key: str, header: Mapping[str, Any]) -> bool:
         """Tell whether a checkpoint with this key and header is of the revisions that are installed here.
 
-        A later revision of a plugin trains another network. If all are 1, nothing is looked at.
+        A later revision of a plugin trains another network. If all are 1, every checkpoint counts as current.
         """
         revised = self._revised()
         if not revised or key == self.key:

@@ -187,7 +187,7 @@ def check_numbers(row: ResultRow) -> None:
         raise ValueError(f"eps of {row.rejector} under {row.attack} is {row.eps}")
     for name, most in _NUMBERS.items():
         value = getattr(row, name)
-        if value is None:
+        if not isinstance(value, int | float):
             continue
         if isinstance(value, int):
             read_whole(value)

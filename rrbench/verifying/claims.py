@@ -159,7 +159,11 @@ def _is_called(text: str, header: Mapping[str, Any]) -> bool:
     if text == header.get("trained_as") or "framework" not in header:
         return bool(text == header.get("trained_as"))
     framework, made = next(iter(split_list(text, at="+")), ""), header["framework"]
-    return _means("framework", framework, made) and text == called(framework, made[0], header["training_key"])
+    try:
+        is_meant = _means("framework", framework, made)
+    except UseError:
+        return False
+    return is_meant and text == called(framework, made[0], header["training_key"])
 
 
 def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:

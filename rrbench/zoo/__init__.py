@@ -5,7 +5,6 @@ also list a network that was not kept: rows were measured on it, and only its ha
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -101,23 +100,14 @@ def find_hash(sha256: str) -> tuple[Path, Entry] | None:
     return next(iter(there + [(path, entry) for path, entry in named if not entry.is_kept]), None)
 
 
-def named(folder: Path, dataset: str, network: str, trained_as: str, seed: int) -> list[Entry]:
-    """Return the checkpoints of a zoo that have these names, and whose files exist.
-
-    Settings of the framework do not count: `carl(weight=1)` may be `carl` there, if a file gave that setting.
-    """
-    wanted = (dataset, network, _without_settings(trained_as), seed)
+def kept(folder: Path, dataset: str, network: str, seed: int) -> list[Entry]:
+    """Return the checkpoints of a zoo for a data set, network and seed whose files exist, whatever trained them."""
+    wanted = (dataset, network, seed)
     return [
         entry
         for entry in entries(folder)
-        if (entry.dataset, entry.network, _without_settings(entry.trained_as), entry.seed) == wanted
-        and (folder / entry.file).is_file()
+        if (entry.dataset, entry.network, entry.seed) == wanted and (folder / entry.file).is_file()
     ]
-
-
-def _without_settings(trained_as: str) -> str:
-    """Leave out the framework's settings, as in `atro(hinge=squared)`; a rejector's stay."""
-    return re.sub(r"^([^(+]*)\([^()]*\)", r"\1", trained_as)
 
 
 def nearest(found: Iterable[Entry], recipe: Mapping[str, Any]) -> Entry | None:
@@ -129,7 +119,7 @@ def nearest(found: Iterable[Entry], recipe: Mapping[str, Any]) -> Entry | None:
 
 
 def shown_settings(framework: object) -> dict[str, str]:
-    """Return all settings of a header's framework as text; one that was added later may lack, and has its default."""
+    """Return all settings of a header's framework as text; one that is missing there was added later: its default."""
     match framework:
         case [str() as name, dict() as made]:
             card = plugins("framework").get(name)

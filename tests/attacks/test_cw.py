@@ -15,7 +15,7 @@ from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
-from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
+from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf, Record
 from rrbench_attacks.foolbox_attack import load
 
 BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
@@ -335,3 +335,12 @@ def test_what_cannot_be_attacked_says_why() -> None:
 def test_settings_without_meaning_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"above 0, and steps and searches at least 1"):
         CwL2(**settings)  # type: ignore[arg-type]
+
+
+def test_the_boldest_image_is_wrong_by_more_than_the_doubt_of_a_lower_precision() -> None:
+    batch = Batch(torch.zeros(3, 1, 2, 2), torch.zeros(3, dtype=torch.long), torch.arange(3))
+    record = Record(batch, lambda outputs, labels: outputs.logits[:, 0], farthest=9.0, doubt=0.1)
+    images, lead = torch.ones(3, 1, 2, 2), torch.tensor([0.2, -0.05, -0.15])
+    record.see(torch.arange(3), images, lead < 0, lead, torch.full((3,), 0.7), torch.ones(3))
+    assert record.boldness.tolist() == pytest.approx([-math.inf, -math.inf, 0.7])
+    assert record.boldest.amax((1, 2, 3)).tolist() == [0, 0, 1]

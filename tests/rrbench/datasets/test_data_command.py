@@ -13,6 +13,7 @@ import pytest
 from data_calls import call, refuse
 from rrbench.datasets import DATASETS, download
 from rrbench.datasets.cifar import Cifar10
+from rrbench.datasets.cifar10_c import Cifar10C
 from rrbench.datasets.cifar10_c_made import FOLDER
 
 
@@ -236,6 +237,17 @@ def test_check_counts_the_corruptions(tmp_path: Path) -> None:
     assert "cifar10-c: ok, 0 of 19 corruptions" in call("check", "--data-dir", tmp_path).stdout
     np.save(tmp_path / "CIFAR-10-C" / "fog.npy", np.zeros((3, 32, 32, 3), np.uint8))
     assert "cifar10-c: broken, cannot read" in call("check", "--data-dir", tmp_path).stdout
+
+
+def test_check_names_a_folder_in_place_of_the_labels_also_without_corruptions_and_data_elsewhere_comes_first(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bad" / "CIFAR-10-C" / "labels.npy").mkdir(parents=True)
+    line = f"cifar10-c: broken, {tmp_path / 'bad' / 'CIFAR-10-C' / 'labels.npy'} is a folder, and a file belongs there"
+    assert line in call("check", "--data-dir", tmp_path / "bad").stdout
+    (tmp_path / "good").mkdir()
+    np.save(tmp_path / "good" / "labels.npy", np.zeros(3, np.int64))
+    assert Cifar10C.where((tmp_path / "bad", tmp_path / "good")) == str(tmp_path / "good")
 
 
 @pytest.mark.parametrize(

@@ -299,9 +299,9 @@ def test_networks_that_are_not_kept_are_listed_beside_kept_ones_and_never_found(
     assert (tmp_path / kept.file).exists()
     enter(tmp_path, unkept("aa"))
     assert zoo.entries(tmp_path) == listed, "what is kept stays so"
-    assert zoo.named(tmp_path, "digits", "small-cnn", "pgd-at", 0) == [kept]
+    assert zoo.kept(tmp_path, "digits", "small-cnn", 0) == [kept]
     (tmp_path / kept.file).unlink()
-    assert zoo.named(tmp_path, "digits", "small-cnn", "pgd-at", 0) == []
+    assert zoo.kept(tmp_path, "digits", "small-cnn", 0) == []
     enter(tmp_path, unkept("bb", file="again.safetensors"))
     assert [(entry.file, entry.sha256) for entry in zoo.entries(tmp_path)] == [("again.safetensors", "bb"), ("", "cc")]
 

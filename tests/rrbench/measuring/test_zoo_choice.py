@@ -1,11 +1,14 @@
 """Which network `--zoo` takes: the user's before the shipped one, by all settings, however these were given."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rrbench import zoo
+from rrbench.files.headers import LONGEST, read_facts
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.rows.row import read_rows
 from spoken import lines
@@ -55,7 +58,7 @@ def test_a_shipped_network_in_place_of_the_user_s_is_said_with_the_reason(
 ) -> None:
     train(command, packed, *one_step(tmp_path))
     answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
-    (shipped,) = zoo.named(zoo.EMBEDDED, "digits", "small-cnn", "pgd-at", 0)
+    (shipped,) = [entry for entry in zoo.entries(zoo.EMBEDDED) if entry.trained_as == "pgd-at"]
     assert measured_on(tmp_path / "runs") == [shipped.sha256]
     told = f"shipped with rrbench, as {packed} has none that fits: pgd-at (the one there was trained with steps=1)"
     assert [line for line in lines(answer.err) if line.startswith("shipped")] == [told]
@@ -122,3 +125,45 @@ def test_the_list_says_what_tells_networks_of_one_name_apart_and_no_more(
         "digits-small-cnn-pgd-at-15epochs-seed0.safetensors": "steps=7",
         entry.file: "steps=1",
     }
+
+
+def test_a_network_with_a_rejector_of_other_settings_is_another_network(
+    command: Any, packed: Path, tmp_path: Path
+) -> None:
+    train(command, packed, "--rejector", "rr(form=head)")
+    rectified = [word if word != "confidence" else "rr" for word in RUN]
+    answer = command(*rectified, "--zoo", "--out", tmp_path / "runs")
+    (shipped,) = [entry for entry in zoo.entries(zoo.EMBEDDED) if entry.trained_as == "pgd-at+rr"]
+    assert measured_on(tmp_path / "runs") == [shipped.sha256]
+    assert f"shipped with rrbench, as {packed} has none that fits: pgd-at+rr" in lines(answer.err)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_its_name_and_not_taken_for_another(
+    command: Any, packed: Path, tmp_path: Path
+) -> None:
+    train(command, packed)
+    (entry,) = zoo.entries(packed)
+    (packed / entry.file).write_bytes(b"damaged")
+    answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
+    assert entry.file in answer.err
+    answer = command(*RUN, "--frameworks", "pgd-at(steps=2)", "--zoo", "--out", tmp_path / "runs")
+    assert "no checkpoint pgd-at(steps=2)" in lines(answer.err)[-1]
+
+
+def test_shipped_networks_may_be_named_as_the_zoo_and_are_then_as_asked(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RRBENCH_ZOO", str(zoo.EMBEDDED))
+    answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
+    assert answer.code == 0
+    assert "none that fits" not in answer.err
+
+
+def test_a_header_too_long_and_a_pipe_are_no_headers(tmp_path: Path) -> None:
+    text = json.dumps({"__metadata__": {"rrbench": json.dumps({"seed": 3})}})
+    path = tmp_path / "network.safetensors"
+    for size, facts in ((len(text), {"seed": 3}), (LONGEST, {"seed": 3}), (LONGEST + 1, {})):
+        path.write_bytes(size.to_bytes(8, "little") + text.ljust(size).encode())
+        assert read_facts(path) == facts
+    os.mkfifo(tmp_path / "pipe")
+    assert read_facts(tmp_path / "pipe") == {}

@@ -60,6 +60,16 @@ def test_a_verdict_follows_the_tolerance_and_a_footnote_only_explains(
     assert is_failing([judged]) == (expected == "unexplained")
 
 
+@pytest.mark.parametrize("at", ["pgd-at", "trades", "ccat", "carl", "atro"])
+def test_pooling_explains_the_fog_of_two_frameworks_where_rows_are_not_pooled_and_of_no_other(at: str) -> None:
+    foggy = [own for own in cells_of("table3") if (own.at, own.attack) == (at, "corruption:fog")]
+    for preset, explained in (("paper", at in ("pgd-at", "trades")), ("official", False)):
+        judged = judge([(own, Filled((own.published or 0) - 3, preset=preset)) for own in foggy])
+        assert {each.verdict for each in judged} == {"explained" if explained else "unexplained"}
+        judged = judge([(own, Filled((own.published or 0) + 3, preset=preset)) for own in foggy])
+        assert {each.verdict for each in judged} == {"unexplained"}
+
+
 POINTS = {"acc_all": 1.0, "acc_tpr95": 1.0, "fraction_passing_pct_approx": 1.0, "auc": 0.01}  # one point in each metric
 
 

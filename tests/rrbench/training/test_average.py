@@ -18,7 +18,7 @@ from rrbench.plugins.registry import build
 from rrbench.protocols import Rejector
 from rrbench.training import train
 from rrbench.training.average import Average
-from rrbench.zoo import EMBEDDED, entries, named, nearest, write_index
+from rrbench.zoo import EMBEDDED, entries, kept, nearest, write_index
 from short_trainings import Fused, Recorded, planned, same, trained
 
 pytestmark = pytest.mark.usefixtures("frameworks")
@@ -125,16 +125,16 @@ def test_a_recipe_without_it_has_the_key_that_it_had() -> None:
 
 def test_a_zoo_prefers_plain_weights_where_nobody_asks_for_averaged_ones(empty: Any, tmp_path: Any) -> None:
     _, training = planned(empty, "pgd-at")
-    names = (str(training.dataset), str(training.network), training.trained_as, training.seed)
+    names = (str(training.dataset), str(training.network), training.seed)
     entry = next(entry for entry in entries(EMBEDDED) if entry.key)
-    plain = replace(entry, file="b.safetensors", dataset=names[0], network=names[1], trained_as=names[2], seed=names[3])
+    plain = replace(entry, file="b.safetensors", dataset=names[0], network=names[1], seed=names[2])
     plain = replace(plain, epochs=9, recipe={"epochs": 9})
     averaged = replace(plain, file="a.safetensors", recipe={"epochs": 9, "average": 0.9})
     for each in (plain, averaged):
         (tmp_path / each.file).touch()
     write_index(tmp_path, [averaged, plain])
     for recipe, file in (({"epochs": 1}, "b"), ({"epochs": 9, "average": 0.9}, "a"), ({"epochs": 9}, "b")):
-        found = nearest(named(tmp_path, *names), recipe)
+        found = nearest(kept(tmp_path, *names), recipe)
         assert found is not None
         assert found.file == f"{file}.safetensors"
 
