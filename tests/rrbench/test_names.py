@@ -293,6 +293,10 @@ def test_what_is_shown_is_read_back(pair: tuple[Value, object]) -> None:
     assert not re.search(r"[\s,()=]", text)
 
 
+def test_a_setting_from_json_is_printed_as_its_own() -> None:
+    assert show([1, 0.5]) == "1:0.5"
+
+
 @settings(deadline=None)
 @given(
     st.fixed_dictionaries(

@@ -111,6 +111,11 @@ def test_a_network_of_a_later_revision_is_found_by_any_recipe_and_one_of_an_earl
     answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
     assert answer.code == 2
     assert "the one there was trained by other code or on other data" in lines(answer.err)[-1]
+    (entry,) = zoo.entries(packed)
+    (packed / entry.file).write_bytes(b"damaged: its revision cannot be told")
+    answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
+    assert answer.code == 2
+    assert "no checkpoint pgd-at" in lines(answer.err)[-1]
 
 
 def test_the_list_says_what_tells_networks_of_one_name_apart_and_no_more(
