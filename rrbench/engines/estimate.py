@@ -52,7 +52,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         gradients = 0 if source.is_there else training_gradients(training)
         total += gradients
         seconds += gradients / rates[training.network.name].training
-        state = "there" if source.is_there else "to be trained"
+        state = "shipped" if source.is_shipped else "there" if source.is_there else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
     described = dict(zip(plan.cells, materials.described(plan.cells), strict=True))
     left = {cell: None for cell, told in described.items() if materials.store.measured(cell_key(told)) is None}

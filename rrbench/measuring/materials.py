@@ -45,6 +45,11 @@ class Source:
         """Whether nothing needs to be trained."""
         return self.is_given or self.path.is_file()
 
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the checkpoint is one of those inside the package."""
+        return self.path.parent == zoo.EMBEDDED
+
 
 @dataclass
 class Materials:
@@ -82,10 +87,6 @@ class Materials:
             return Source(embedded[0], embedded[1].sha256[:24])
         key = self._training_key(training)
         return Source(self.store.checkpoint_files(key).chosen, key)
-
-    def is_embedded(self, training: Training) -> bool:
-        """Tell whether a training's checkpoint is one of those inside the package."""
-        return self.source(training).path.parent == zoo.EMBEDDED
 
     def described(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Return everything that decides the cells' rows, their checkpoints' keys included."""

@@ -191,7 +191,7 @@ class Runner:
     def _tell_shipped(self, units: Sequence[Unit]) -> None:
         """Report the networks that came with rrbench: whoever sees no training may think that there was one."""
         trainings = dict.fromkeys(training for unit in units for training in unit.trainings)
-        shipped = [training for training in trainings if self.materials.is_embedded(training)]
+        shipped = [training for training in trainings if self.materials.source(training).is_shipped]
         folder = large_zoo()
         if shipped and self.materials.use_large_zoo and folder.resolve() != EMBEDDED:
             there = {each: made_otherwise(folder, each, "there") for each in shipped}

@@ -46,7 +46,9 @@ def measured_on(folder: Path) -> list[str]:
 def test_a_network_of_the_user_comes_before_the_shipped_one_by_any_recipe(
     command: Any, packed: Path, tmp_path: Path
 ) -> None:
+    assert "0  shipped\n" in command(*RUN, "--zoo", "--dry-run", "--out", tmp_path / "runs").out
     made = train(command, packed)
+    assert "0  there\n" in command(*RUN, "--zoo", "--dry-run", "--out", tmp_path / "runs").out
     answer = command(*RUN, "--zoo", "--out", tmp_path / "runs")
     assert answer.code == 0, answer.err
     assert measured_on(tmp_path / "runs") == [made]
