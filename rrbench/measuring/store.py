@@ -44,7 +44,7 @@ class Store:
         self._hashes: dict[tuple[str, int, int], str] = {}
 
     def prepare(self) -> None:
-        """Make the folder and sweep it; refuse a folder that cannot be written to before any work is done."""
+        """Make the folder and sweep it; refuse one that cannot be written to, or a broken manifest, before any work."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / "locks").mkdir(exist_ok=True)
@@ -53,6 +53,7 @@ class Store:
         write_bytes(self.root / "locks" / "writable", b"")
         for folder in (self.root, *(place for place in self.root.iterdir() if place.is_dir())):
             sweep(folder)
+        self.runs()
 
     def checkpoint_files(self, key: str) -> Files:
         """Return the paths that a training writes."""

@@ -425,3 +425,13 @@ def test_a_damaged_checkpoint_of_the_zoo_is_one_line(
     answer = command(*arguments, "--attacks", "pgd2")
     assert answer.code == 2
     assert "index.json" in lines(answer.err)[-1]
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"runs": 3}'])
+def test_a_broken_manifest_is_refused_before_any_work(command: Any, bench: Any, text: str) -> None:
+    bench.out.mkdir(exist_ok=True)
+    (bench.out / "manifest.json").write_text(text)
+    answer = command("run", *bench.arguments(), "--rejectors", "confidence", "--attacks", "pgd1")
+    assert answer.code == 2
+    assert last_lines(answer, 1) == [f"rrbench: {bench.out / 'manifest.json'} is no manifest of rrbench; move it away"]
+    assert not list(bench.out.glob("cells/*"))
