@@ -8,6 +8,11 @@ from rrbench.rows.row import ResultRow, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CIFAR10 = ROOT / "results" / "cifar10"
+# Rejectors as the READMEs print them, and as rows call them.
+PRINTED = {
+    "R-Con": "rr", "confidence": "confidence", "EBD": "ebd", "SNet": "snet", "GMM": "gmm", "LID": "lid", "GDA*": "gda*",
+    "GDA": "gda", "KD": "kd", "T-Con, an oracle": "t-con",
+}  # fmt: skip
 
 
 @cache

@@ -164,8 +164,8 @@ def test_what_is_below_never_rejecting_is_clearly_so() -> None:
 
 def test_carl_on_its_own_network() -> None:
     worst, blind = at("CARL"), at("CARL", "pgd100")
-    gained = (worst.deploy_joint or 0) - worst.acc_all
-    saved = (blind.deploy_robust or 0) - blind.acc_all
+    gained = (worst.deploy_joint or 0) - (worst.acc_all or 0)
+    saved = (blind.deploy_robust or 0) - (blind.acc_all or 0)
     assert f"{worst.acc_all:.2f} without any rejection. On it CARL gains {gained:.2f}." in text("results/README.md")
     said = f"seems to save {saved:.0f} points ({blind.deploy_robust:.2f} robust; without rejection {blind.acc_all:.2f})"
     assert said in text("results/README.md")

@@ -58,8 +58,9 @@ class PaperTables:
         return show(self.grids, layout, sources=self.sources, with_verdicts=with_verdicts)
 
     def summary(self) -> str:
-        """Count the verdicts, one line for each table."""
-        return "\n".join(summary(grid.name, grid.judged) for grid in self.grids)
+        """Count the verdicts, one line for each table; the last line is of all, if there are several."""
+        lines = [summary(grid.name, grid.judged) for grid in self.grids]
+        return "\n".join([*lines, summary("all", self.judged)] if len(lines) > 1 else lines)
 
     def is_failing(self) -> bool:
         """Tell whether a measured cell is out of tolerance and no footnote explains it."""

@@ -1,0 +1,181 @@
+"""The paper's tables in results/README.md are those that the published rows fill."""
+
+import re
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from published import CIFAR10, PRINTED, ROOT, rows
+from rrbench.paper.cells import cells_of
+from rrbench.paper.judge import Verdict, summary
+from rrbench.paper.tabulate import PaperTables, Selection, paper_tables
+
+COLUMNS = (
+    ("clean", "", ""),
+    ("pgd100x10", "linf", "8/255"),
+    ("pgd100x10", "linf", "16/255"),
+    ("pgd100x10", "l2", "128/255"),
+)
+
+
+def test_the_papers_main_table_is_that_of_the_rows() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### Table 2")[1].split("\n### ")[0]
+    lines = re.findall(r"^\| (PGD-AT[^,|]*), ([^|]+) \|(( \d+\.\d\d[^|]*\|){4})$", text, re.MULTILINE)
+    assert len(lines) == 11
+    printed = [re.findall(r"\| (\d+\.\d\d)", "|" + cells) for _, _, cells, *_ in lines]
+    for (trained_as, name, cells, *_), values in zip(lines, printed, strict=True):
+        rejector = "rr(score=con)" if (trained_as, name) == ("PGD-AT+RR", "confidence") else PRINTED[name]
+        for index, (attack, norm, eps) in enumerate(COLUMNS):
+            found = [
+                f"{row.acc_tpr95:.2f}"
+                for row in rows()
+                if (row.preset, row.trained_as, row.rejector, row.attack, row.norm, row.eps)
+                == ("paper", trained_as.lower(), rejector, attack, norm, eps)
+            ]
+            assert [values[index]] == found, (name, attack, eps)
+            published = [
+                cell.value
+                for cell in cells_of("table2")
+                if (cell.at, cell.rejector, cell.metric) == ("pgd-at", rejector, "acc_tpr95")
+                and (cell.norm, cell.eps) == (norm, eps.removesuffix("/255"))
+            ]
+            assert re.findall(r"\((\d+\.\d\d)\)", cells.split("|")[index]) == published, (name, attack, eps)
+
+
+@cache
+def tables(selection: Selection, folder: str = "cifar10") -> PaperTables:
+    return paper_tables(selection, [ROOT / "results" / folder])
+
+
+TABLE3 = Selection("table3", dataset="cifar10-c-made")
+TABLE11 = Selection("table11", network="resnet18")
+VERDICTS: tuple[Verdict, ...] = ("within", "explained", "unexplained", "missing")
+
+
+def test_the_overview_of_the_papers_tables_is_that_of_the_rows() -> None:
+    readme = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    text = readme.split("## How much of the paper")[1].split("\n## ")[0]
+    found = paper_tables(Selection("all"), sorted(path.parent for path in (ROOT / "results").glob("*/rows.csv")))
+    judged = found.judged
+    names = dict.fromkeys(each.cell.table for each in judged)
+    groups = {name: [each for each in judged if each.cell.table == name] for name in names} | {"all": judged}
+    lines = re.findall(r"^\| (Table \d+|text|all) \| (\d+(?: \| \d+){4}) \|", text, re.MULTILINE)
+    assert [name.lower().replace(" ", "") for name, _ in lines] == list(groups)
+    for (_, numbers), group in zip(lines, groups.values(), strict=True):
+        counts = Counter(each.verdict for each in group)
+        assert numbers == " | ".join(str(each) for each in (len(group), *(counts[verdict] for verdict in VERDICTS)))
+    summed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    assert found.summary().splitlines()[-1] == f"all: {len(judged)} cells: {summed}, {counts['undefined']} undefined"
+    unexplained = Counter(each.cell.at for each in judged if each.verdict == "unexplained")
+    said = f"{unexplained.total()} unexplained cells {unexplained['atro']} are ATRO's and {unexplained['carl']} CARL's."
+    assert f"Of the {said}" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("selection", "folder", "head"),
+    [
+        (TABLE3, "cifar10-c-made", "Table 3: of the 70 measured cells 43 within, 5 explained, 22 unexplained"),
+        (Selection("table4"), "cifar10", "Table 4: of the 14 measured cells 4 within, 7 explained, 3 unexplained"),
+        (Selection("table6"), "cifar10", "Table 6: all 16 cells within tolerance"),
+        (Selection("table9"), "cifar10", "Table 9: all 26 cells within tolerance"),
+        (Selection("table10"), "cifar100", "Table 10: all 30 cells within tolerance"),
+        (TABLE11, "cifar100", "Table 11, ResNet-18: of 64 cells 49 within, 15 explained"),
+    ],
+    ids=lambda value: value.paper if isinstance(value, Selection) else "",
+)
+def test_the_heading_of_a_table_counts_its_cells(selection: Selection, folder: str, head: str) -> None:
+    assert f"### {head}\n" in (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    counts = Counter(each.verdict for each in tables(selection, folder).judged)
+    missing = counts.pop("missing", 0)
+    own, total = (
+        re.findall(r"(\d+) (within|explained|unexplained)", head),
+        int(re.findall(r"(\d+)(?: measured)? cells", head)[0]),
+    )
+    assert total == counts.total()
+    assert dict(counts) == ({verdict: int(count) for count, verdict in own} or {"within": total})
+    assert not missing or "measured" in head
+
+
+def measured_beside_published(
+    selection: Selection, folder: str
+) -> dict[tuple[str, str], dict[tuple[str, str, str], str]]:
+    """Return "ours (the paper's)" at TPR-95: {(framework, rejector): {(attack, norm, eps): text}}."""
+    found: dict[tuple[str, str], dict[tuple[str, str, str], str]] = {}
+    for each in tables(selection, folder).judged:
+        cell, value = each.cell, each.measured and each.measured.value
+        if cell.metric == "acc_tpr95" and value is not None:
+            line = found.setdefault((cell.at, cell.rejector), {})
+            line[cell.attack, cell.norm, cell.eps] = f"{value:.2f} ({cell.value})"
+    return found
+
+
+def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    corrupted = measured_beside_published(TABLE3, "cifar10-c-made")
+    order = [("pgd-at", "rr"), ("pgd-at", "ebd"), ("pgd-at", "snet"), ("trades", "confidence"), ("trades", "rr")]
+    lines = [corrupted[victim] for victim in (*order, ("carl", "carl"), ("atro", "atro"))]
+    assert len(corrupted) == len(lines)
+    assert {len(line) for line in lines} == {10}
+    for attack in lines[0]:
+        cells = " | ".join(line[attack] for line in lines)
+        assert f"| `{attack[0].removeprefix('corruption:')}` | {cells} |\n" in text
+    for (at, rejector), line in measured_beside_published(Selection("table4"), "cifar10").items():
+        (frank_wolfe, plain), (row,) = (
+            [line[attack, "linf", "8"] for attack in ("gama-fw-100", "gama-pgd-100")],
+            [
+                row
+                for row in rows()
+                if (row.framework, row.rejector, row.attack, row.preset) == (at, rejector, "gama-fw", "paper")
+            ],
+        )
+        said = f"{row.acc_all:.2f} | {frank_wolfe} | {plain} | {row.deploy_robust:.2f}"
+        assert re.search(rf"^\| [^|]+, [^|]+ \| {re.escape(said)} \|$", text, re.MULTILINE), (at, rejector)
+    for (_, rejector), line in measured_beside_published(TABLE11, "cifar100").items():
+        assert f"| {rejector.upper().replace('SNET', 'SNet')} | {' | '.join(line.values())} |\n" in text
+
+
+@pytest.mark.parametrize(("framework", "within"), [("atro", 0), ("carl", 1)])
+def test_the_table_of_a_framework_with_its_own_rejector_is_that_of_the_rows_and_most_of_it_is_unexplained(
+    framework: str, within: int
+) -> None:
+    judged = [each for each in paper_tables(Selection("table2"), [CIFAR10]).judged if each.cell.at == framework]
+    assert Counter(each.verdict for each in judged) == Counter(within=within, unexplained=8 - within)
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for metric, head, digits in (("acc_tpr95", "TPR-95", 2), ("auc", "AUC", 3)):
+        cells = [
+            f"{each.measured.value:.{digits}f} ({each.cell.value})" for each in judged if each.cell.metric == metric
+        ]
+        assert f"| {head} | {' | '.join(cells)} |\n" in text
+
+
+TABLE6 = {
+    "A only, `rr(form=head)`": "a-phi-only",
+    "RR": "rr",
+    "confidence in the loss, `rr(form=confidence)`": "confidence-in-lrr",
+    "RR, scored by confidence": "rr(con)",
+}
+
+
+def test_the_table_of_rrs_forms_is_that_of_the_rows() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### Table 6")[1].split("\n### ")[0]
+    judged = tables(Selection("table6")).judged
+    for head, rejector in TABLE6.items():
+        cells = [
+            f"{each.measured.value:.{3 if each.cell.metric == 'auc' else 2}f} ({each.cell.value})"
+            for each in judged
+            if each.cell.rejector == rejector and each.measured
+        ]
+        assert f"| {head} | {' | '.join(cells)} |\n" in text, head
+
+
+def test_the_main_table_has_as_many_explained_cells_as_the_readmes_say() -> None:
+    own = [each for each in tables(Selection("table2")).judged if each.cell.at == "pgd-at"]
+    assert not any(each.verdict == "explained" and (each.difference or 0) >= 0 for each in own)
+    counts = summary("PGD-AT", own).removeprefix(f"PGD-AT: {len(own)} cells: ")
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    assert f"### Table 2: of the {len(own)} cells that PGD-AT's networks carry, {counts}\n" in text
+    attacked = [each for each in own if each.cell.eps]
+    explained = sum(each.verdict == "explained" for each in attacked)
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{explained} of the {len(attacked)} attacked cells of the main table" in text
