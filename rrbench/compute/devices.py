@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import nn
@@ -100,12 +100,21 @@ def free_memory(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def make_twin(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module | None:
-    """Return a network's twin for faster gradients, if it has one and the GPU gains from it; else None."""
+def make_twin(
+    network: nn.Module, precision: Precision, device: torch.device, *, replays: bool = False
+) -> nn.Module | None:
+    """Return a network's twin for faster gradients, if it has one and the GPU gains from it; else None.
+
+    With `replays` it replays small batches, if it can: not for a training, which captures its steps as a whole.
+    """
     make = getattr(network, "twin", None)
     if make is None or device.type != "cuda" or precision == "fp32" or find_spec("triton") is None:
         return None
-    return cast(nn.Module | None, make(torch.bfloat16 if precision == "bf16" else torch.float32))
+    twin: nn.Module | None = make(torch.bfloat16 if precision == "bf16" else torch.float32)
+    replay = getattr(twin, "replay", None)
+    if replays and replay is not None:
+        replay()
+    return twin
 
 
 class _FirstCompiled:

@@ -96,7 +96,7 @@ class MeasuredNetwork:
         """Return the network that attacks use: its twin if it has one; if `is_blind`, without a rejector's looks."""
         network = without_looks(self.network) if is_blind else self.network
         if (precision, is_blind) not in self._twins:
-            self._twins[precision, is_blind] = make_twin(network, precision, self.device)
+            self._twins[precision, is_blind] = make_twin(network, precision, self.device, replays=True)
         return self._twins[precision, is_blind] or network
 
     def doubts(self, rejector: Rejector | None = None) -> list[Doubt]:

@@ -67,6 +67,10 @@ class Composed(nn.Module):
         """Update a twin after the weights have changed."""
         self.backbone.refresh()  # type: ignore[operator]
 
+    def replay(self) -> None:
+        """Let a twin replay small batches."""
+        self.backbone.replay()  # type: ignore[operator]
+
 
 class _Lesson(nn.Module):
     """Replaces the backbone while a network learns, so that the network's own `forward` is used."""
