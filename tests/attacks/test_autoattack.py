@@ -26,7 +26,7 @@ from rrbench.protocols import Batch, Budget, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.autoattack import AutoAttack, Logits, Package, Run, find, lent
 from rrbench_baselines.confidence import Confidence
 
-Version = Literal["standard", "original", "apgd"]
+Version = Literal["standard", "original", "apgd", "package"]
 RADII = {"linf": Fraction(1, 250), "l2": Fraction(1, 40)}
 MOVES = {"linf": Fraction(1, 20), "l2": Fraction(2, 5)}  # for the trained network
 SHAPE = (1, 8, 8)
@@ -70,7 +70,9 @@ def victim_of(network: nn.Module) -> Victim:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-@pytest.mark.parametrize(("version", "classes"), [("standard", 5), ("apgd", 5), ("original", 5), ("original", 3)])
+@pytest.mark.parametrize(
+    ("version", "classes"), [("standard", 5), ("apgd", 5), ("original", 5), ("original", 3), ("package", 5)]
+)
 def test_it_fools_exactly_where_the_boundary_is_within_the_budget(version: Version, classes: int, norm: Norm) -> None:
     network, batch, is_wrong = problem(classes, 60)
     budget = Budget(norm, RADII[norm])
@@ -257,6 +259,34 @@ def test_robust_accuracy_is_the_package_s_within_one_image_in_a_hundred(
     assert 20 < correct[0] < 80
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_version_package_gives_the_images_of_the_package_alone(
+    build_network: Callable[[Rejector], nn.Module], patterns: Batch, norm: Norm
+) -> None:
+    network, batch, budget = build_network(Confidence()), patterns.at(slice(60)), Budget(norm, MOVES[norm])
+    attack = AutoAttack("package", steps=5, queries=20)
+    ours = attack(victim_of(network), batch, budget, HashedDraws(3)).images
+    right = batch.at(network(batch.images).logits.argmax(1) == batch.labels)
+    with frozen(network), lent(network, HashedDraws(3), torch.device("cpu")):
+        alone = pyautoattack.AutoAttack(
+            Logits(network),
+            norm="Linf" if norm == "linf" else "L2",
+            eps=budget.eps,
+            seed=torch.default_generator.initial_seed(),
+        )
+        alone.apgd.n_iter = alone.apgd_targeted.n_iter = alone.fab.n_iter = 5
+        alone.apgd_targeted.n_target_classes = alone.fab.n_target_classes = 3
+        alone.square.n_queries = 20
+        theirs, _ = alone.run_standard_evaluation(right.images, right.labels)
+    is_right = torch.isin(batch.ids, right.ids)
+    assert torch.allclose(ours[is_right], theirs, atol=1e-6)
+    assert torch.equal(ours[~is_right], batch.images[~is_right])
+    is_moved = (ours != batch.images).flatten(1).any(1)
+    assert 0 < is_moved.sum() < is_right.sum()
+    other = attack(victim_of(network), batch, budget, HashedDraws(4)).images
+    assert not torch.equal(other, ours)
+
+
 def test_random_states_are_put_back_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     network, batch, _ = problem(5, 10)
     before, numpy_before, python_before = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -273,7 +303,9 @@ def test_random_states_are_put_back_and_nothing_is_printed(capfd: pytest.Capture
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("version", "classes"), [("standard", 2), ("standard", 3), ("apgd", 3), ("original", 2)])
+@pytest.mark.parametrize(
+    ("version", "classes"), [("standard", 2), ("standard", 3), ("apgd", 3), ("original", 2), ("package", 3)]
+)
 def test_too_few_classes_are_refused_before_any_gradient(version: Version, classes: int) -> None:
     network, batch, _ = problem(classes, 10)
     counted = Instrumented(network, "fp32")
@@ -300,7 +332,7 @@ def test_apgd_alone_is_the_first_half_of_the_standard_attack() -> None:
     AutoAttack("apgd", steps=2)(victim_of(network), flat, Budget("l2", RADII["l2"]), HashedDraws(3))
 
 
-@pytest.mark.parametrize("version", ["standard", "original", "apgd"])
+@pytest.mark.parametrize("version", ["standard", "original", "apgd", "package"])
 def test_the_cost_announced_is_that_of_an_image_that_nothing_fools(version: Version) -> None:
     network, batch, _ = problem(5, 10)
     counted, attack = Instrumented(network, "fp32"), AutoAttack(version, steps=4, queries=5)
