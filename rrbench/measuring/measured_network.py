@@ -95,9 +95,10 @@ class MeasuredNetwork:
     def attackable(self, precision: Precision, *, is_blind: bool = False) -> nn.Module:
         """Return the network that attacks use: its twin if it has one; if `is_blind`, without a rejector's looks."""
         network = without_looks(self.network) if is_blind else self.network
-        if (precision, is_blind) not in self._twins:
-            self._twins[precision, is_blind] = make_twin(network, precision, self.device, replays=True)
-        return self._twins[precision, is_blind] or network
+        key = precision, network is self.network  # without looks, blind and other attacks share a twin
+        if key not in self._twins:
+            self._twins[key] = make_twin(network, precision, self.device, replays=True)
+        return self._twins[key] or network
 
     def doubts(self, rejector: Rejector | None = None) -> list[Doubt]:
         """Return doubts about the network and its data or, if given, about a fitted rejector; computed once."""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import rrbench
 from rrbench.compute.looking import Looking, with_looks, without_looks
 from rrbench.files.arrays import load_arrays
+from rrbench.measuring import measured_network
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.planning.cells import attack_key
 from rrbench.planning.plan import Request, make_plan
@@ -34,6 +36,26 @@ def test_looks_come_behind_the_head_s_own_columns_and_nothing_else_changes() -> 
     assert torch.equal(looked.logits, plain.logits)
     assert torch.equal(looked.head[:, :1], plain.head)
     assert looked.head.shape == (5, 3)
+
+
+def test_blind_and_other_attacks_share_a_twin_unless_the_rejector_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[nn.Module, bool]] = []
+
+    def make_twin(network: nn.Module, precision: str, device: torch.device, *, replays: bool) -> nn.Module:
+        made.append((network, replays))
+        return nn.Identity()
+
+    monkeypatch.setattr(measured_network, "make_twin", make_twin)
+    network = nn.Linear(2, 2)
+    for rejector, twins in ((Confidence(), 1), (Pro(steps=2), 2)):
+        made.clear()
+        looked = with_looks(network, rejector)
+        measured = MeasuredNetwork(looked, lambda split: None, torch.device("cpu"), "bf16")
+        blind, other = (measured.attackable("bf16", is_blind=is_blind) for is_blind in (True, False))
+        assert measured.attackable("bf16", is_blind=True) is blind
+        assert (blind is other) == (twins == 1)
+        assert made == [(network, True), (looked, True)][:twins]
+        assert measured.attackable("tf32") not in (blind, other)
 
 
 def test_only_who_looks_again_gets_such_a_network() -> None:
