@@ -68,12 +68,13 @@ def test_the_caption_of_figure_4_names_what_its_rows_have_less_of(
     tenth = [row for row in api.execute(api.prepare(job), ["a test"]) if row.attack != "clean"]
     better = said(tenth, f"{tenth[0].n} of 360 test inputs (every 40th)")
     assert better == f"9 of 360 test inputs (every 40th), 3 of 500 steps, 2 of 10 restarts, {other}"
-    text = caption(figures.draw("figure4", out, DIGITS))
+    again = figures.draw("figure4", out, DIGITS)
+    text = caption(again)
     assert text.endswith(
         f"reduced: {limited} at \u03b7 0; {better} at \u03b7 1, 10; \u03b7 0, 1, 10 instead of {GRID_OF_THE_PAPER}"
     )
     assert "n = 60/9" in text
-    panel = figures.draw("figure4", out, DIGITS).axes[0]
+    panel = again.axes[0]
     for row in tenth:
         objective, _, eta = row.attack.partition("(")[2].removesuffix(")").partition(",eta=")
         curve = line(panel, objective)

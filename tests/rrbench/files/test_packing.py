@@ -80,7 +80,9 @@ def test_a_packed_resnet_is_under_twelve_megabytes_and_reads_back_to_the_same_bi
 
 def test_a_zoo_is_packed_measured_and_run_from(tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "zoo"
-    options = ["--epochs", 1, "--out", tmp_path / "training", "--pack", packed, "--device", "cpu"]
+    (tmp_path / "brief.toml").write_text(BRIEF)
+    options = ["--epochs", 1, "--config", tmp_path / "brief.toml", "--out", tmp_path / "training"]
+    options += ["--pack", packed, "--device", "cpu"]
     answer = command("train", "--framework", "standard", "--rejector", "rr,confidence", *options)
     assert answer.code == 0, answer.err
     assert answer.out.count("packed: clean accuracy") == 2

@@ -14,6 +14,13 @@ from rrbench.rows.row import read_rows
 from spoken import lines
 
 RUN = ["run", "--rejectors", "confidence", "--attacks", "clean", "--limit", 50, "--device", "cpu"]
+# What is chosen need not be good, and is chosen by any recipe: few steps, and the epoch chosen by a weak attack.
+BRIEF = """
+[dataset.digits.recipe]
+epochs = 1
+batch = 512
+choose_by = "pgd1"
+"""
 
 
 @pytest.fixture
@@ -23,17 +30,26 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "zoo"
 
 
-def one_step(folder: Path) -> list[object]:
-    """Return the option of a configuration that gives PGD-AT one step."""
-    path = folder / "one-step.toml"
-    path.write_text("[framework.pgd-at]\nsteps = 1\n")
+def configured(path: Path, text: str) -> list[object]:
+    """Write a configuration and return its option."""
+    path.write_text(text)
     return ["--config", path]
+
+
+def brief(folder: Path) -> list[object]:
+    return configured(folder / "brief.toml", BRIEF)
+
+
+def one_step(folder: Path, recipe: str = BRIEF) -> list[object]:
+    """Return the option of a configuration that gives PGD-AT one step."""
+    return configured(folder / "one-step.toml", f"{recipe}[framework.pgd-at]\nsteps = 1\n")
 
 
 def train(command: Any, packed: Path, *more: object) -> str:
     """Train for one epoch, pack, and return the SHA-256."""
     before = {entry.sha256 for entry in zoo.entries(packed)}
-    answer = command("train", "--epochs", 1, "--out", packed.parent / "training", "--pack", packed, *more)
+    config = [] if "--config" in more else brief(packed.parent)
+    answer = command("train", "--out", packed.parent / "training", "--pack", packed, *config, *more)
     assert answer.code == 0, answer.err
     (made,) = {entry.sha256 for entry in zoo.entries(packed)} - before
     return made
@@ -81,8 +97,7 @@ def test_a_refusal_says_how_the_shipped_network_was_trained_and_a_run_that_train
     train(command, packed, *one_step(tmp_path))
     answer = command(*RUN, *two_steps, "--zoo", "--out", tmp_path / "runs")
     assert lines(answer.err)[-1] == f"rrbench: {absent} {packed}; the one there was trained with steps=1; {shipped}"
-    (tmp_path / "short.toml").write_text("[recipe]\nepochs = 1\n")
-    answer = command(*RUN, *two_steps, "--config", tmp_path / "short.toml", "--out", tmp_path / "runs")
+    answer = command(*RUN, *two_steps, *brief(tmp_path), "--out", tmp_path / "runs")
     assert answer.code == 0
     assert "ships with" not in answer.err
     assert "shipped with" not in answer.err
@@ -124,7 +139,7 @@ def test_the_list_says_what_tells_networks_of_one_name_apart_and_no_more(
     command: Any, packed: Path, tmp_path: Path
 ) -> None:
     assert "trained with" not in command("list", "zoo").out
-    train(command, packed, *one_step(tmp_path))
+    train(command, packed, *one_step(tmp_path, recipe="[recipe]\nepochs = 1\n"))
     head, _, *listed = command("list", "zoo").out.splitlines()
     ends = {line.split()[0]: line[head.index("trained with") :] for line in listed}
     (entry,) = zoo.entries(packed)
