@@ -5,10 +5,11 @@ launched as a whole. Attacks shrink their batches image by image, so there are f
 of the next larger one. What lies behind it changes nothing: in eval mode no image depends on another.
 """
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 # Of a larger batch the kernels take longer than their launches.
 SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
 PLAIN = 3  # passes of a size before it is recorded: a few are not worth a recording
+# How far a recorded pass may be from the plain one, as a share of its length. Not 0: cuDNN may choose other kernels for
+# another batch size.
+APART = 0.01
 
 Work = Callable[[], Tensor]
 
@@ -36,23 +40,36 @@ class Recording(Protocol):
 
 
 class Graph:
-    """Work recorded on a GPU. All recordings with one pool share memory: at most one may be in use."""
+    """Work recorded on a GPU."""
 
-    def __init__(self, work: Work, pool: Any) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        with TURNS.alone():
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                work()  # compiles and chooses kernels, which a recording cannot
-            torch.cuda.current_stream().wait_stream(stream)
-            with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                self.result = work()
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
+        self.graph, self.result = graph, result
 
     def replay(self) -> Tensor:
         """Do the work on the current stream."""
         self.graph.replay()
         return self.result
+
+
+class Recorder:
+    """Records work on the current GPU. All its recordings share memory, so at most one may be in use."""
+
+    def __init__(self) -> None:
+        # Memory is shared only between recordings on the same stream.
+        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> Graph:
+        """Do the work twice: plainly, which compiles and chooses kernels, then while it is recorded."""
+        graph = torch.cuda.CUDAGraph()
+        with TURNS.alone():
+            self.stream.wait_stream(torch.cuda.current_stream())
+            # Outside: a recording that fails does not go back to the stream before.
+            with torch.cuda.stream(self.stream):
+                work()
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                    result = work()
+            torch.cuda.current_stream().wait_stream(self.stream)
+        return Graph(graph, result)
 
 
 class Pass:
@@ -68,7 +85,8 @@ class Pass:
         if has_gradient:
             self.gradient = torch.zeros_like(self.forward.replay())
             self.backward = record(self._descend)
-            self.trail, self.last = [], None  # a recorded trail stays where it is; others may use its memory after that
+            self.trail = []  # a recorded trail stays where it is; from now on other recordings may use its memory
+        self.last = None
 
     def ascend(self, images: Tensor) -> Tensor:
         """Return the features of at most as many images as were recorded."""
@@ -79,6 +97,17 @@ class Pass:
         """Return the gradient of the images of the last `ascend`."""
         self.gradient[: len(gradient)].copy_(gradient)
         return self.backward.replay()[: len(gradient)].clone()
+
+    def is_sound(self, images: Tensor) -> bool:
+        """Tell whether it answers as the plain pass does."""
+        trail: list[Passed] | None = None if self.trail is None else []
+        expected, last = self.backbone.ascend(images, trail)
+        if not _is_near(self.ascend(images), expected):
+            return False
+        if trail is None:
+            return True
+        flow = self.backbone.descend(expected, trail, last, training=False)
+        return _is_near(self.descend(expected), self.backbone.links.leave(self.backbone.stem, flow))
 
     def _ascend(self) -> Tensor:
         if self.trail is not None:
@@ -93,16 +122,36 @@ class Pass:
         return self.backbone.links.leave(self.backbone.stem, flow)
 
 
-class Replayed:
-    """The recorded passes of one backbone, whose weights stay where they are."""
+def _is_near(found: Tensor, expected: Tensor) -> bool:
+    """Compare, but for NaN and infinite values, which the network itself gives."""
+    finite = expected.isfinite()
+    apart = torch.where(finite, found - expected, 0.0).norm()
+    return bool(apart <= APART * torch.where(finite, expected, 0.0).norm())
 
-    def __init__(self, backbone: "FastResidual", record: Callable[[Work, Any], Recording] = Graph) -> None:
+
+class Turn(NamedTuple):
+    """One replayed way forward."""
+
+    replayed: "Replayed"
+    recorded: Pass
+    number: int
+
+    def descend(self, gradient: Tensor, images: Callable[[], Tensor]) -> Tensor:
+        """Return the gradient of the images; they go forward again if another batch did so in the meantime."""
+        if self.number != self.replayed.turns:
+            self.replayed.ascend(self.recorded, images())
+        return self.recorded.descend(gradient)
+
+
+class Replayed:
+    """The recorded passes of one backbone. Its weights stay where they are, and so does PyTorch's tf32 switch."""
+
+    def __init__(self, backbone: "FastResidual", record: Callable[[Work], Recording] | None = None) -> None:
         self.backbone, self.record = backbone, record
         self.passes: dict[tuple[torch.Size, bool], Pass] = {}
         self.asked: Counter[tuple[torch.Size, bool]] = Counter()
-        self.turn = 0  # of the forward pass whose trail is in memory
+        self.turns = 0  # so often the memory that all passes share was overwritten
         self.is_refused = False
-        self._pool: Any = None
 
     def find(self, images: Tensor, *, has_gradient: bool) -> Pass | None:
         """Return the pass for a batch; None if it must go plainly."""
@@ -116,28 +165,28 @@ class Replayed:
                 self._record(key, images)
         return self.passes.get(key)
 
-    def ascend(self, found: Pass, images: Tensor) -> tuple[Tensor, int]:
-        """Return the features, and the turn that `descend` must name."""
-        self.turn += 1
-        return found.ascend(images), self.turn
-
-    def descend(self, found: Pass, gradient: Tensor, turn: int, images: Callable[[], Tensor]) -> Tensor:
-        """Return the gradient of a turn's images; they go forward again if another batch did so in the meantime."""
-        if turn != self.turn:
-            self.ascend(found, images())
-        return found.descend(gradient)
+    def ascend(self, recorded: Pass, images: Tensor) -> tuple[Tensor, Turn]:
+        """Return the features, and the turn that leads back from them."""
+        self.turns += 1
+        return recorded.ascend(images), Turn(self, recorded, self.turns)
 
     def _record(self, key: tuple[torch.Size, bool], images: Tensor) -> None:
-        """Record a pass; if that fails, all passes stay plain, which is slower and nothing else."""
-        self.turn += 1  # a recording, too, overwrites what is in memory
+        """Record a pass; if that fails, all passes go plainly from now on, which is slower and nothing else."""
+        self.turns += 1  # a recording, too, overwrites the memory
         shape, has_gradient = key
-        if self._pool is None and images.is_cuda:
-            self._pool = torch.cuda.graph_pool_handle()
-        buffer = torch.zeros(shape, dtype=images.dtype, device=images.device)
         try:
-            made = Pass(self.backbone, buffer, lambda work: self.record(work, self._pool), has_gradient=has_gradient)
+            # A recording serves later passes, too, which may be in another mode than this one.
+            with torch.inference_mode(False), torch.no_grad():
+                if self.record is None:
+                    gc.collect()  # recordings of earlier networks would spoil a new one if they were freed during it
+                    self.record = Recorder()
+                buffer = torch.zeros(shape, dtype=images.dtype, device=images.device)
+                made = Pass(self.backbone, buffer, self.record, has_gradient=has_gradient)
+                if not made.is_sound(images.clone()):
+                    raise RuntimeError("it answers otherwise than the plain pass")
         except RuntimeError as error:
             self.is_refused = True
+            self.passes.clear()  # perhaps it was their memory that was missing
             warnings.warn(f"small batches go slowly: a pass could not be recorded ({first_line(error)})", stacklevel=2)
         else:
             self.passes[key] = made

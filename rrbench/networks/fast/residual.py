@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.links import Side, links_for
 from rrbench.networks.fast.norm_relu import Norm, Seen, Sums
-from rrbench.networks.fast.replayed import Pass, Replayed
+from rrbench.networks.fast.replayed import Replayed, Turn
 
 
 class FrozenBlock(NamedTuple):
@@ -143,13 +143,13 @@ class _Way(torch.autograd.Function):
     def forward(ctx: Any, images: Tensor, backbone: FastResidual) -> Tensor:
         ctx.backbone, ctx.training = backbone, backbone.training
         has_gradient, replayed = ctx.needs_input_grad[0], None if backbone.training else backbone.replayed
-        found: Pass | None
+        ctx.turn = None
         # Triton launches on the current device, even if the tensors are on another.
         with torch.cuda.device_of(images), torch.autocast(images.device.type, enabled=False):
-            ctx.found = found = None if replayed is None else replayed.find(images, has_gradient=has_gradient)
-            if replayed is not None and found is not None:
+            recorded = None if replayed is None else replayed.find(images, has_gradient=has_gradient)
+            if replayed is not None and recorded is not None:
                 ctx.save_for_backward(images)
-                features, ctx.turn = replayed.ascend(found, images)
+                features, ctx.turn = replayed.ascend(recorded, images)
             else:
                 ctx.trail = [] if has_gradient else None
                 features, ctx.last = backbone.ascend(images, ctx.trail)
@@ -160,9 +160,10 @@ class _Way(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         backbone: FastResidual = ctx.backbone
         with torch.autocast(gradients[0].device.type, enabled=False):
-            if backbone.replayed is not None and ctx.found is not None:
+            turn: Turn | None = ctx.turn
+            if turn is not None:
                 # Looked up only if needed: PyTorch refuses images that were changed in the meantime.
-                return backbone.replayed.descend(ctx.found, gradients[0], ctx.turn, lambda: ctx.saved_tensors[0]), None
+                return turn.descend(gradients[0], lambda: ctx.saved_tensors[0]), None
             flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=ctx.training)
             return backbone.links.leave(backbone.stem, flow), None
 

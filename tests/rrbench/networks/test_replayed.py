@@ -1,18 +1,20 @@
 """A replayed pass answers as the plain one does, whatever its batch shares with others."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from types import MethodType
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from rrbench.compute import devices
 from rrbench.compute.devices import make_twin, tf32
 from rrbench.compute.turns import TURNS
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast.replayed import PLAIN, SIZES, Graph, Recording, Replayed, Work
+from rrbench.networks.fast.replayed import PLAIN, SIZES, Pass, Recording, Replayed, Work
 from rrbench.networks.fast.residual import FastResidual
 from rrbench.networks.preact_resnet import PreActResNet18, ResidualBackbone
 from rrbench.protocols import DataInfo
@@ -22,20 +24,39 @@ INFO = DataInfo(classes=4, shape=(3, 8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3,
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+class Shared:
+    """Stands for a recorder where there is no GPU: work is done again, in memory that all recordings share.
+
+    So a replay overwrites the last result of its own recording, and with NaN the trails of all other passes.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[Again] = []
+
+    def __call__(self, work: Work) -> "Again":
+        self.made.append(Again(work, self))
+        return self.made[-1]
+
+    def spoil_others(self, user: Pass) -> None:
+        for other in {id(each.user): each.user for each in self.made if each.user is not user}.values():
+            for passed in other.trail or ():
+                passed.first.maps.fill_(torch.nan)
+                passed.second.maps.fill_(torch.nan)
+
+
 class Again:
-    """Stands for a graph where there is no GPU: the work runs again, and the last result is overwritten."""
+    """What `Shared` records."""
 
-    made = 0
-
-    def __init__(self, work: Work, pool: Any) -> None:
-        self.work, self.result = work, work().clone()
-        Again.made += 1
+    def __init__(self, work: Work, shared: Shared) -> None:
+        self.work, self.shared, self.user = work, shared, cast(Pass, cast(MethodType, work).__self__)
+        self.result = work().clone()
 
     def replay(self) -> Tensor:
+        self.shared.spoil_others(self.user)
         return self.result.copy_(self.work())
 
 
-def make_twins(device: str, record: type[Recording] | None = None) -> tuple[Composed, Composed]:
+def make_twins(device: str, record: Callable[[Work], Recording] | None = None) -> tuple[Composed, Composed]:
     """Return two twins of one network: one that goes plainly, and one that replays."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -45,7 +66,7 @@ def make_twins(device: str, record: type[Recording] | None = None) -> tuple[Comp
     assert plain is not None
     assert replaying is not None
     backbone = cast(FastResidual, replaying.backbone)
-    backbone.replayed = Replayed(backbone, record or (Graph if device == "cuda" else Again))
+    backbone.replayed = Replayed(backbone, record or (None if device == "cuda" else Shared()))
     return plain, replaying
 
 
@@ -160,17 +181,63 @@ def test_images_may_change_after_the_forward_pass_but_not_if_they_must_go_forwar
 
 
 def test_a_size_is_recorded_once_and_only_if_it_is_asked_for_again() -> None:
-    _, replaying = make_twins("cpu")
-    before = Again.made
+    shared = Shared()
+    _, replaying = make_twins("cpu", shared)
     for _ in range(PLAIN):
         slope(replaying, images(10, "cpu"))
-    assert Again.made == before
+    assert shared.made == []
     for count in (16, 16, 12, 3, 1):
         slope(replaying, images(count, "cpu"))
-    assert Again.made == before + 2  # forward and backward
+    assert len(shared.made) == 2  # forward and backward
     assert list(passes_of(replaying).passes) == [((16, 3, 8, 8), True)]
     warm(replaying, 24)
     assert list(passes_of(replaying).passes) == [((16, 3, 8, 8), True), ((24, 3, 8, 8), True)]
+
+
+def test_images_of_another_size_have_their_own_recording() -> None:
+    plain, replaying = make_twins("cpu")
+    warm(replaying, 16)
+    for _ in range(PLAIN + 1):
+        wide = torch.rand(16, 3, 8, 16, generator=torch.Generator().manual_seed(7))
+        torch.testing.assert_close(slope(replaying, wide), slope(plain, wide), rtol=1e-4, atol=1e-6)
+    assert len(passes_of(replaying).passes) == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_replay_follows_the_weights(device: str) -> None:
+    plain, replaying = make_twins(device)
+    warm(replaying, 16)
+    before = slope(replaying, images(16, device))
+    with torch.no_grad():
+        for tensor in (*plain.classifier.parameters(), *cast(FastResidual, plain.backbone).learned):
+            tensor.add_(0.05)
+    for twin in (plain, replaying):
+        twin.refresh()
+    found = slope(replaying, images(16, device))
+    torch.testing.assert_close(found, slope(plain, images(16, device)), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(found[0], before[0], rtol=1e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_an_earlier_batch_left_behind_is_not_seen_even_if_it_is_nan(device: str) -> None:
+    plain, replaying = make_twins(device)
+    warm(replaying, 16)
+    slope(replaying, torch.full((16, 3, 8, 8), torch.nan, device=device))
+    torch.testing.assert_close(
+        slope(replaying, images(5, device)), slope(plain, images(5, device)), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_recorded_in_inference_mode_it_serves_other_modes_too(device: str) -> None:
+    plain, replaying = make_twins(device)
+    with torch.inference_mode():
+        for _ in range(PLAIN + 1):
+            replaying(images(16, device))
+    assert len(passes_of(replaying).passes) == 1
+    with torch.no_grad():
+        found, expected = (twin(images(12, device)).logits for twin in (replaying, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_large_and_empty_batches_go_plainly() -> None:
@@ -191,31 +258,66 @@ def test_training_goes_plainly() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-class Refusing:
-    """A graph that the device refuses."""
+class Refusing(Shared):
+    """A recorder whose device refuses large batches."""
 
     asked = 0
 
-    def __init__(self, work: Work, pool: Any) -> None:
-        Refusing.asked += 1
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+    def __call__(self, work: Work) -> Again:
+        self.asked += 1
+        user = cast(Pass, cast(MethodType, work).__self__)
+        if len(user.images) > 16:
+            self.spoil_others(user)  # it fails halfway
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+        return super().__call__(work)
 
-    def replay(self) -> Tensor:
-        raise NotImplementedError
 
-
-def test_a_refused_recording_is_told_once_and_all_go_plainly() -> None:
-    plain, replaying = make_twins("cpu", Refusing)
-    for _ in range(PLAIN):
-        slope(replaying, images(16, "cpu"))
+def test_after_a_refused_recording_all_go_plainly_and_what_went_forward_before_still_comes_back() -> None:
+    refusing = Refusing()
+    plain, replaying = make_twins("cpu", refusing)
+    warm(replaying, 16)
+    assert len(passes_of(replaying).passes) == 1
+    first = images(16, "cpu", 2).requires_grad_()
+    ours, theirs = (twin(first).logits.square().sum() for twin in (replaying, plain))
     with pytest.warns(UserWarning, match=r"^small batches go slowly: .* \(CUDA out of memory\.\)$"):
-        found = slope(replaying, images(16, "cpu"))
-    torch.testing.assert_close(found, slope(plain, images(16, "cpu")))
-    before = Refusing.asked
-    for count in (16, 100):
-        for _ in range(PLAIN + 1):
-            slope(replaying, images(count, "cpu"))
-    assert Refusing.asked == before
+        warm(replaying, 20)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, first), torch.autograd.grad(theirs, first), rtol=1e-4, atol=1e-6
+    )
+    assert not passes_of(replaying).passes  # their memory is free
+    before = refusing.asked
+    for count in (16, 20, 100):
+        warm(replaying, count)
+        torch.testing.assert_close(
+            slope(replaying, images(count, "cpu")), slope(plain, images(count, "cpu")), rtol=1e-4, atol=1e-6
+        )
+    assert refusing.asked == before
+
+
+@pytest.mark.parametrize("wrong", [0, 1], ids=["forward", "backward"])
+def test_a_recording_that_answers_otherwise_is_refused(wrong: int) -> None:
+    class Lying(Again):
+        def replay(self) -> Tensor:
+            return super().replay().mul_(1.02)
+
+    class Liar(Shared):
+        def __call__(self, work: Work) -> Again:
+            self.made.append((Lying if len(self.made) == wrong else Again)(work, self))
+            return self.made[-1]
+
+    plain, replaying = make_twins("cpu", Liar())
+    with pytest.warns(UserWarning, match="answers otherwise than the plain pass"):
+        warm(replaying, 16)
+    torch.testing.assert_close(slope(replaying, images(16, "cpu")), slope(plain, images(16, "cpu")))
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_a_twin_replays_only_if_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, replays: bool) -> None:
+    network = Composed(INFO, ResidualBackbone(3, 16, (16, 32), 1), 32, RR())
+    monkeypatch.setattr(devices, "find_spec", lambda name: name)  # as if Triton were there
+    twin = make_twin(network, "tf32", torch.device("cuda"), replays=replays)
+    assert isinstance(twin, Composed)
+    assert (cast(FastResidual, twin.backbone).replayed is not None) == replays
 
 
 def test_sizes_grow_by_at_most_a_half() -> None:
