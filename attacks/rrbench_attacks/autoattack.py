@@ -9,7 +9,9 @@ The package draws its random numbers for a whole batch. Here every number that d
 """
 
 import itertools
+import logging
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrbench.ascent import judge, norms, project, wide
+from rrbench.ascent import doubt_of, judge, norms, project, wide
 from rrbench.compute.eval_mode import frozen
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
@@ -53,10 +55,13 @@ def lent(network: Network, draws: Draws, device: torch.device) -> Iterator[None]
     """Lend a network to a package: frozen weights, seeded random states, no warnings; afterwards restore everything.
 
     Packages draw from the global random states, and call `backward`, which would leave gradients on the weights.
+    AutoAttack's own evaluation also ends the tracing of a debugger, and warns by a logger.
     """
     seed = int(draws.uniform(torch.tensor([-1], device=device), (1,), 0) * 2**24)
     gpus = [device] if device.type == "cuda" else []
     states = random.getstate(), np.random.get_state()
+    trace, logger = sys.gettrace(), logging.getLogger("auto-attack")
+    was_disabled, logger.disabled = logger.disabled, True
     with (
         frozen(network) if isinstance(network, nn.Module) else nullcontext(),
         torch.random.fork_rng(gpus),
@@ -74,6 +79,8 @@ def lent(network: Network, draws: Draws, device: torch.device) -> Iterator[None]
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
+            sys.settrace(trace)
+            logger.disabled = was_disabled
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,9 @@ class AutoAttack(Attack):
         logits = Logits(victim.network)
         answer = batch.images.clone(memory_format=torch.contiguous_format)
         batch = batch._replace(images=answer.clone())
+        if self.version == "package" and doubt_of(victim.network):
+            # An image that only lower precision calls wrong would be safe from all attacks that follow.
+            raise CellError("autoattack(package) judges its images itself, which needs --precision fp32")
         clean = verdicts(victim.network, answer)
         self.check(clean.shape[1], budget, tuple(answer.shape[1:]))
         left = (clean.argmax(1) == batch.labels).nonzero().squeeze(1)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -287,20 +287,88 @@ def test_version_package_gives_the_images_of_the_package_alone(
     assert not torch.equal(other, ours)
 
 
-def test_random_states_are_put_back_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    network, batch, _ = problem(5, 10)
+class Loud(Linear):
+    """Makes the package's logger warn, as its checks do."""
+
+    def forward(self, images: Tensor) -> Outputs:
+        logging.getLogger("auto-attack").warning("this network is suspicious")
+        return super().forward(images)
+
+
+@pytest.mark.parametrize("version", ["original", "package"])
+def test_random_states_are_put_back_and_nothing_is_printed(version: Version, capfd: pytest.CaptureFixture[str]) -> None:
+    _, batch, _ = problem(5, 10)
     before, numpy_before, python_before = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    handlers = list(logging.root.handlers)
+    handlers, trace = list(logging.root.handlers), sys.gettrace()
+
+    def tracer(*seen: object) -> None:
+        return None
+
+    attack, budget = AutoAttack(version, steps=3, queries=5), Budget("linf", RADII["linf"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        AutoAttack("original", steps=3, queries=5)(
-            victim_of(network), batch, Budget("linf", RADII["linf"]), HashedDraws(3)
-        )
+        sys.settrace(tracer)
+        try:
+            attack(victim_of(Linear(5)), batch, budget, HashedDraws(3))
+            assert sys.gettrace() is tracer
+        finally:
+            sys.settrace(trace)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(np.array_equal(now, then) for now, then in zip(np.random.get_state(), numpy_before, strict=True))
     assert random.getstate() == python_before
     assert logging.root.handlers == handlers
+    with lent(Loud(5), HashedDraws(3), torch.device("cpu")):
+        Loud(5)(batch.images)
     assert capfd.readouterr() == ("", "")
+    assert not logging.getLogger("auto-attack").disabled
+
+
+def test_the_package_may_not_judge_images_in_lower_precision() -> None:
+    network, batch, _ = problem(5, 10)
+    counted = Instrumented(network, "bf16")
+    with pytest.raises(
+        CellError, match=r"^autoattack\(package\) judges its images itself, which needs --precision fp32$"
+    ):
+        AutoAttack("package")(victim_of(counted), batch, Budget("linf", RADII["linf"]), HashedDraws(3))
+    assert counted.forwards == 0
+
+
+def test_the_authors_package_evaluates_in_silence_with_our_settings_and_returns_images_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Evaluation:
+        """Has the door of the authors' own package."""
+
+        def __init__(
+            self, model: nn.Module, norm: str, eps: float, seed: int, verbose: bool, device: torch.device
+        ) -> None:
+            assert not verbose
+            self.norm, self.eps, self.seed = norm, eps, seed
+            self.apgd, self.apgd_targeted, self.fab, self.square = (SimpleNamespace() for _ in range(4))
+            made.append(self)
+
+        def run_standard_evaluation(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> Tensor:
+            return x_orig + self.eps
+
+    made: list[Evaluation] = []
+    for name in ("autoattack", "autoattack.autoattack"):
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        monkeypatch.setattr(module, "AutoAttack", Evaluation, raising=False)
+        monkeypatch.setitem(sys.modules, name, module)
+    network, batch, is_wrong = problem(5, 30)
+    budget = Budget("linf", Fraction(1, 50))
+    moved = AutoAttack("package", steps=7, queries=9)(victim_of(network), batch, budget, HashedDraws(3)).images
+    (one,) = made
+    assert (one.norm, one.eps) == ("Linf", budget.eps)
+    assert one.apgd.n_iter == one.apgd_targeted.n_iter == one.fab.n_iter == 7
+    assert one.apgd_targeted.n_target_classes == one.fab.n_target_classes == 4
+    assert one.square.n_queries == 9
+    brighter = (batch.images + budget.eps).clamp(0, 1)
+    fooled = (network(brighter).logits.argmax(1) != batch.labels) & ~is_wrong
+    assert 0 < fooled.sum() < 25
+    expected = torch.where(fooled[:, None, None, None], brighter, batch.images)
+    assert torch.allclose(moved, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
