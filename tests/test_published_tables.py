@@ -101,6 +101,24 @@ def test_the_heading_of_a_table_counts_its_cells(selection: Selection, folder: s
     assert f"\n### {name}: {said}" in (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_numbers_of_the_text_are_those_of_the_rows() -> None:
+    section = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### The text: ")[1].split("\n### ")[0]
+    judged = paper_tables(Selection("text"), [CIFAR10, ROOT / "results" / "cifar100"]).judged
+    counts = Counter(each.verdict for each in judged)
+    measured = counts["within"] + counts["explained"]
+    assert section.startswith(f"of the {measured} measured numbers {counts['within']} within, 1 explained\n")
+    flat = " ".join(section.split())
+    found = {
+        (each.cell.dataset, each.cell.metric): f"{each.measured.value:.2f} ({each.cell.value})"
+        for each in judged
+        if each.cell.attack == "autoattack"
+    }
+    assert f"PGD-AT+RR {found['cifar100', 'acc_all'].replace(' ', ' % ')}" in flat
+    assert f"R-Con {found['cifar100', 'acc_tpr95'].replace(' ', ' at TPR-95 ')}" in flat
+    (row,) = [row for row in rows("cifar100") if row.attack == "autoattack"]
+    assert f"at commit {row.commit[:7]} in {row.seconds:,.0f} s." in flat
+
+
 def measured_beside_published(
     selection: Selection, folder: str
 ) -> dict[tuple[str, str], dict[tuple[str, str, str], str]]:
