@@ -149,6 +149,9 @@ def test_multi_target_finds_more_than_it_keeps() -> None:
     assert f"GAMA-FW leaves {min(left)} to {max(left)} of them right, by 100 gradients instead of 18,000" in flat
     assert f"{min(kept)} to {max(kept)} are answered right" in flat
     assert {row.gradients for row in rows("tenth") if row.attack == "multi-target"} == {18_000}
+    findings = " ".join((ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8").split())
+    assert f"for all but {min(unseen)} to {max(unseen)} of 1,000 inputs" in findings
+    assert f"{min(kept)} to {max(kept)} are answered right" in findings
 
 
 def test_the_numbers_of_the_other_attacks_are_those_of_the_rows() -> None:

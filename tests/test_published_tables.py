@@ -157,6 +157,25 @@ def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> 
         assert f"| {rejector.upper().replace('SNET', 'SNet')} | {' | '.join(line.values())} |\n" in text
 
 
+def test_what_the_findings_say_of_cifar100_is_what_the_rows_give() -> None:
+    findings = " ".join((ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8").split())
+    judged = [each for each in tables(TABLE11, "cifar100").judged if each.cell.metric == "acc_tpr95"]
+    near = ("rr", "ebd", "snet", "lid", "kd", "gda")
+    apart = max(abs(each.difference or 0) for each in judged if each.cell.rejector in near)
+    shown = ", ".join(name.upper().replace("SNET", "SNet") for name in near[:-1])
+    assert f"the lines of {shown} and GDA lie within {apart:.2f} points at TPR-95, clean and under PGD-10." in findings
+    at_8 = {each.cell.rejector: each for each in judged if each.cell.eps == "8"}
+    paper = float(at_8["rr"].cell.value) - float(at_8["ebd"].cell.value)
+    ours = (at_8["rr"].measured.value or 0) - (at_8["ebd"].measured.value or 0)
+    assert f"the paper has RR {paper:.2f} points ahead of EBD; here it is {-ours:.2f} behind." in findings
+    (attacked,) = [
+        each
+        for each in tables(Selection("text"), "cifar100").judged
+        if (each.cell.dataset, each.cell.attack, each.cell.metric) == ("cifar100", "autoattack", "acc_tpr95")
+    ]
+    assert f"Under AutoAttack RR is {-(attacked.difference or 0):.2f} below." in findings
+
+
 @pytest.mark.parametrize(("framework", "within"), [("atro", 0), ("carl", 1)])
 def test_the_table_of_a_framework_with_its_own_rejector_is_that_of_the_rows_and_most_of_it_is_unexplained(
     framework: str, within: int
