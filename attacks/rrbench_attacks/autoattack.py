@@ -61,7 +61,7 @@ def lent(network: Network, draws: Draws, device: torch.device) -> Iterator[None]
     gpus = [device] if device.type == "cuda" else []
     states = random.getstate(), np.random.get_state()
     trace, logger = sys.gettrace(), logging.getLogger("auto-attack")
-    was_disabled, logger.disabled = logger.disabled, True
+    was_disabled = logger.disabled
     with (
         frozen(network) if isinstance(network, nn.Module) else nullcontext(),
         torch.random.fork_rng(gpus),
@@ -74,6 +74,7 @@ def lent(network: Network, draws: Draws, device: torch.device) -> Iterator[None]
                 torch.cuda.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
+        logger.disabled = True
         try:
             yield
         finally:

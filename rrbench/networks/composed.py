@@ -68,8 +68,10 @@ class Composed(nn.Module):
         self.backbone.refresh()  # type: ignore[operator]
 
     def replay(self) -> None:
-        """Let a twin replay small batches."""
-        self.backbone.replay()  # type: ignore[operator]
+        """Let a twin replay small batches, if its backbone can."""
+        replay = getattr(self.backbone, "replay", None)
+        if replay is not None:
+            replay()
 
 
 class _Lesson(nn.Module):

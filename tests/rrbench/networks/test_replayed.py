@@ -320,6 +320,16 @@ def test_a_twin_replays_only_if_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, 
     assert (cast(FastResidual, twin.backbone).replayed is not None) == replays
 
 
+def test_a_twin_of_a_backbone_of_ones_own_need_not_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Backbone(nn.Linear):
+        def twin(self, dtype: torch.dtype) -> nn.Module:
+            return nn.Linear(3, 32)
+
+    monkeypatch.setattr(devices, "find_spec", lambda name: name)  # as if Triton were there
+    network = Composed(INFO, Backbone(3, 32), 32, RR())
+    assert isinstance(make_twin(network, "bf16", torch.device("cuda"), replays=True), Composed)
+
+
 def test_sizes_grow_by_at_most_a_half() -> None:
     steps = [large / small for small, large in itertools.pairwise(SIZES)]
     assert min(steps) > 1
