@@ -11,26 +11,25 @@ import math
 import os
 import shutil
 import struct
-import sys
-import time
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
 from finished_run import one_cell, one_file, verify
+from fuzz_box import Box, Tried, mostly, tries
 from hostile_values import changed_bytes, changed_json, numbers, texts
 from made_up_cifar import TinyCifar10
 from rrbench import api, cli, zoo
@@ -38,7 +37,6 @@ from rrbench.datasets.check import check_batch
 from rrbench.datasets.cifar10_c_made import FOLDER, Cifar10CMade, Mark
 from rrbench.datasets.folder import Folder
 from rrbench.datasets.npz import Npz
-from rrbench.errors import CellError, UseError, one_line
 from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
 from rrbench.measuring.answers import has_answers, kept_of, load_answers, shrink
@@ -59,72 +57,8 @@ from rrbench.training.resume import State, Writer, resume
 from rrbench.training.train import build_network
 from small_run import small_run
 
-INPUTS = int(os.environ.get("RRBENCH_FUZZ", "500"))
-SECONDS = 20  # that one input may take; a busy machine is slow
 QUICK = load_preset("quick")
 KINDS = ("attack", "rejector", "framework", "network", "dataset")
-
-Tried = Counter[tuple[str, str]]
-T = TypeVar("T")
-
-
-def tries(share: float) -> settings:
-    """Return how often to try, and that a shrunk failure is worth its time."""
-    return settings(
-        max_examples=max(1, round(share * INPUTS)),
-        deadline=None,
-        derandomize=INPUTS <= 500,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-
-
-def mostly(common: st.SearchStrategy[T], rare: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
-    """Draw what is sound three times of four, so that what comes after it is tried too."""
-    return st.integers(0, 3).flatmap(lambda turn: common if turn else rare)
-
-
-class Box:
-    """A folder to work in; what is written beside it is noticed."""
-
-    def __init__(self, outer: Path, tried: Tried) -> None:
-        self.outer, self.tried = outer, tried
-        self.inner = outer / "inner"
-        self.inner.mkdir()
-
-    @contextlib.contextmanager
-    def trying(self, kind: str) -> Iterator[None]:
-        """Take an input, or refuse it as rrbench does."""
-        begin = time.monotonic()
-        refusal: Exception | None = None
-        try:
-            yield
-        except (UseError, CellError) as error:
-            refusal = error
-        assert refusal is None or str(refusal)
-        assert refusal is None or one_line(str(refusal)).isprintable()
-        self.tried[kind, "taken" if refusal is None else "refused"] += 1
-        assert time.monotonic() - begin < SECONDS
-        assert os.listdir(self.outer) == ["inner"], "something was written outside"
-
-    def say(self, *words: object) -> None:
-        """Run a command in this process; a refusal of it is raised."""
-        out, err, before = io.StringIO(), io.StringIO(), (sys.argv, warnings.showwarning)
-        sys.argv = ["rrbench", *map(str, words)]
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                cli.main()
-        except SystemExit as stopped:
-            code = stopped.code
-        finally:
-            sys.argv, warnings.showwarning = before
-        lines = [line for line in err.getvalue().splitlines() if "warning: plugin" not in line]
-        assert code in (0, 1, 2), (code, lines)
-        if code == 2:
-            assert len(lines) == 1, lines
-            assert lines[0].startswith("rrbench: ")
-            assert out.getvalue() == ""
-            raise UseError(lines[0])
 
 
 @pytest.fixture(scope="module")
