@@ -1,4 +1,4 @@
-"""A linear network whose nearest wrong image is known, for tests of AutoAttack."""
+"""A linear network whose nearest wrong image is known, for tests of other people's attacks."""
 
 from fractions import Fraction
 from typing import Literal
@@ -37,7 +37,7 @@ class Linear(nn.Module):
         return nearest
 
 
-def problem(classes: int, count: int) -> tuple[Linear, Batch, Tensor]:
+def problem(classes: int, count: int = 60) -> tuple[Linear, Batch, Tensor]:
     """Return a linear network, images well inside [0, 1], and which of them bear another label than its answer."""
     network, ids = Linear(classes), torch.arange(count)
     images = 0.5 + 0.2 * (HashedDraws(2).uniform(ids, SHAPE, 0) - 0.5)

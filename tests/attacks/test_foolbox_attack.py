@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linear_network import RADII, problem
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.eval_mode import frozen
 from rrbench.compute.instrumented import Instrumented
@@ -20,47 +21,14 @@ from rrbench.errors import CellError, UseError
 from rrbench.files.checkpoints import load_weights, read_checkpoint
 from rrbench.names import parse, resolve
 from rrbench.networks.small_cnn import SmallCnn
-from rrbench.protocols import Batch, Budget, Moved, Norm, Outputs, Rejector, Victim
+from rrbench.protocols import Batch, Budget, Moved, Norm, Rejector, Victim
 from rrbench.zoo import EMBEDDED
 from rrbench_attacks.autoattack import Logits
 from rrbench_attacks.foolbox_attack import Foolbox, load
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 
-RADII = {"linf": Fraction(1, 250), "l2": Fraction(1, 40)}
-SHAPE = (1, 8, 8)
-
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class Linear(nn.Module):
-    """Logits W (x - 1/2)."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.weight = HashedDraws(1).normal(torch.arange(classes), (64,), 0)
-
-    def forward(self, images: Tensor) -> Outputs:
-        none = images.new_zeros(len(images), 0)
-        return Outputs(none, (images - 0.5).flatten(1) @ self.weight.T, none)
-
-    def distances(self, images: Tensor, labels: Tensor, norm: Norm) -> Tensor:
-        """Return how far the nearest point of another class is; negative where the answer is wrong already."""
-        logits = self(images).logits
-        gaps = logits.gather(1, labels[:, None]) - logits
-        slopes = self.weight[labels][:, None] - self.weight
-        dual = slopes.abs().sum(2) if norm == "linf" else slopes.norm(dim=2)
-        nearest: Tensor = (gaps / dual).scatter(1, labels[:, None], torch.inf).amin(1)
-        return nearest
-
-
-def problem(classes: int, count: int = 60) -> tuple[Linear, Batch, Tensor]:
-    """Return a linear network, images well inside [0, 1], and which of them bear another label than its answer."""
-    network, ids = Linear(classes), torch.arange(count)
-    images = 0.5 + 0.2 * (HashedDraws(2).uniform(ids, SHAPE, 0) - 0.5)
-    answers = network(images).logits.argmax(1)
-    is_wrong = ids % 10 == 3
-    return network, Batch(images, torch.where(is_wrong, (answers + 1) % classes, answers), ids + 100), is_wrong
 
 
 def run(name: str, network: nn.Module, batch: Batch, budget: Budget, stream: int = 3) -> Moved:
