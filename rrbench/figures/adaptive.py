@@ -51,6 +51,7 @@ def figure4(request: PaperRequest) -> Figure:
     """Draw TPR-95, accuracy and AUC against eta, and the other rejectors under their worst attacks."""
     curves = curves_of(request)
     references = reference_points(request)
+    shared = _shared(references)
     used = [point.row for point in (*(each for curve in curves.values() for each in curve.values()), *references)]
     etas = sorted({eta for curve in curves.values() for eta in curve})
     smallest = next((eta for eta in etas if eta > 0), 1.0)
@@ -66,7 +67,7 @@ def figure4(request: PaperRequest) -> Figure:
                     color=style.color, linestyle=style.linestyle, marker=style.marker, label=objective,
                 )  # fmt: skip
             for index, reference in enumerate(references):
-                row, lacks = reference.row, reference.differs
+                row, lacks = reference.row, reference.differs.removeprefix(shared)
                 if getattr(row, metric) is not None:
                     panel.axhline(
                         getattr(row, metric),
@@ -83,7 +84,8 @@ def figure4(request: PaperRequest) -> Figure:
             panel.set(xlabel=ETA, ylabel=LABELS[metric] + (" (%)" if metric in PERCENTAGES else ""))
         legend_below(figure, axes, columns=3)
         drawn_from = f"{TRAINED_AS}, {typeset(request.budget)}, {provenance_text(used)}"
-        finish(figure, "; ".join(filter(None, (drawn_from, reduced_text(curves)))))
+        of_lines = f"horizontal lines: {shared}" if shared else ""
+        finish(figure, "; ".join(filter(None, (drawn_from, reduced_text(curves), of_lines))))
     return figure
 
 
@@ -176,6 +178,12 @@ def reduced_text(curves: Curves) -> str:
         each.reduction.lacks for curve in curves.values() for each in curve.values()
     )
     return f"{REDUCED if is_less else 'other settings'}: {'; '.join(parts)}" if parts else ""
+
+
+def _shared(references: Sequence[Point]) -> str:
+    """Return what all references have less of, which the caption then says once; empty if they differ."""
+    lacks = {reference.differs for reference in references}
+    return lacks.pop() if len(references) > 1 and len(lacks) == 1 else ""
 
 
 def reference_points(request: PaperRequest) -> list[Point]:

@@ -90,10 +90,18 @@ def panels(rows: int, columns: int, width: float = 2.6, height: float = 2.4) -> 
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """Put one legend for all panels below them; a label that several panels share is listed once."""
+    """Put one legend for all panels below them; a label that several panels share is listed once.
+
+    It has at most so many columns, and fewer where they would be wider than the figure.
+    """
     entries = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     columns = max(1, min(columns, len(entries)))
-    legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+    while True:
+        legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+        columns -= 1
     for handle in legend.legend_handles:
         if isinstance(handle, PathCollection):  # in a crowded panel the points are small and pale
             handle.set_sizes([20])

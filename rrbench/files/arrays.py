@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,18 @@ def packed(arrays: Arrays, *, compress: bool = True) -> bytes:
     """Return named arrays as the content of an .npz file."""
     buffer = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **cast(Any, arrays))
+    return buffer.getvalue()
+
+
+def tightly_packed(arrays: Arrays) -> bytes:
+    """Return named arrays as the content of a smaller .npz file: LZMA takes ten times as long as NumPy's own way."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")  # of 1980, as NumPy's: the content depends on the arrays alone
+            member.compress_type = zipfile.ZIP_LZMA
+            with archive.open(member, "w") as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
     return buffer.getvalue()
 
 

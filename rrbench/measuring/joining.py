@@ -15,7 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
-from rrbench.files.arrays import load_arrays, packed
+from rrbench.files.arrays import load_arrays, packed, tightly_packed
 from rrbench.files.disk import replacing, sha256, write_bytes
 from rrbench.measuring.answers import without_logits
 from rrbench.measuring.evaluation import columns_of
@@ -52,7 +52,8 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
     """Copy the cells of the sources, their files, checkpoints and runs into the target; the sources stay as they are.
 
     `is_short`: attacks keep each input's class and its softmax instead of all logits: rows need no more. Certainties
-    and these softmax values are rounded to single precision, and rows are computed again from what is stored.
+    and these softmax values are rounded to single precision, and rows are computed again from what is stored. Files are
+    packed more tightly.
     """
     stores = [Store(source) for source in sources]
     for store in stores:
@@ -155,10 +156,12 @@ class _Copier:
 
     def _write(self, name: str, arrays: Arrays) -> tuple[str, str]:
         """Write arrays; if they are as small in the source, the file is copied."""
-        source, small = self.source.root / name, narrowed(arrays)
-        there = load_arrays(source)
-        is_small = list(there) == list(small) and all(is_same(there[part], small[part]) for part in small)
-        return self._place(name, source.read_bytes() if is_small else packed(small))
+        small, there = narrowed(arrays), self.out.root / name
+        if _holds(there, small):  # perhaps packed in another way
+            return name, sha256(there)
+        source = self.source.root / name
+        content = source.read_bytes() if _holds(source, small) else packed(small)
+        return self._place(name, min(content, tightly_packed(small), key=len) if self.is_short else content)
 
     def _place(self, name: str, content: bytes) -> tuple[str, str]:
         """Write a file and return its name and hash: an attack that ran twice may have two answers under one name."""
@@ -171,6 +174,15 @@ class _Copier:
 
     def _is_there(self, name: str, digest: str) -> bool:
         return (self.out.root / name).is_file() and sha256(self.out.root / name) == digest
+
+
+def _holds(path: Path, arrays: Arrays) -> bool:
+    """Tell whether a file has these arrays and no others, bit by bit."""
+    try:
+        there = load_arrays(path)
+    except UseError:  # there is none, or it is damaged
+        return False
+    return list(there) == list(arrays) and all(is_same(there[part], arrays[part]) for part in arrays)
 
 
 def _clean_images(store: Store) -> dict[str, NDArray[Any]]:

@@ -61,7 +61,8 @@ def test_the_caption_of_figure_4_names_what_its_rows_have_less_of(
     limited = said(rows, f"{rows[0].n} of 360 test inputs")
     other = "keep=best, select=evade, step=3/200"  # the preset is quick, and a quarter of the radius is 3/80
     assert limited == f"60 of 360 test inputs, 2 of 500 steps, 1 of 10 restarts, {other}"
-    assert caption(drawn).endswith(f"; reduced: {limited}; \u03b7 0, 1 instead of {GRID_OF_THE_PAPER}")
+    lines = "horizontal lines: 60 of 360 test inputs"
+    assert caption(drawn).endswith(f"; reduced: {limited}; \u03b7 0, 1 instead of {GRID_OF_THE_PAPER}; {lines}")
     out = Path(shutil.copytree(folder, tmp_path / "runs"))
     attacks = "adaptive(eta=1,steps=3,restarts=2),adaptive(eta=10,steps=3,restarts=2)"
     job = api.RunOptions("rr", attacks, config=tiny, out=out, device="cpu", every=40, retrain=True)
@@ -71,7 +72,7 @@ def test_the_caption_of_figure_4_names_what_its_rows_have_less_of(
     again = figures.draw("figure4", out, DIGITS)
     text = caption(again)
     assert text.endswith(
-        f"reduced: {limited} at \u03b7 0; {better} at \u03b7 1, 10; \u03b7 0, 1, 10 instead of {GRID_OF_THE_PAPER}"
+        f"reduced: {limited} at \u03b7 0; {better} at \u03b7 1, 10; \u03b7 0, 1, 10 instead of {GRID_OF_THE_PAPER}; {lines}"
     )
     assert "n = 60/9" in text
     panel = again.axes[0]
@@ -162,15 +163,32 @@ def test_figure_4_prefers_the_settings_of_the_paper_and_names_others(cells: list
 def test_a_reference_on_fewer_inputs_is_shown_only_where_none_is_on_all_and_says_so(cells: list[Scored]) -> None:
     points = [adaptive_cell(cells, name, 1) for name in OBJECTIVES]
     found = as_cifar(scores_of(cells, "pgd-at", "pgd10"), "paper", None)
-    row = dataclasses.replace(found.row, n=1000, acc_tpr95=10.0)
-    tenth = as_cifar(
-        dataclasses.replace(found, record=dataclasses.replace(found.record, row=row)), "paper", None, every=10
-    )
-    row = dataclasses.replace(row, n=10_000, acc_tpr95=20.0)
-    full = dataclasses.replace(found, record=dataclasses.replace(found.record, row=row))
+    tenth = as_cifar(replaced(found, n=1000, acc_tpr95=10.0), "paper", None, every=10)
+    full = replaced(found, n=10_000, acc_tpr95=20.0)
     for chosen, value, label in (
         ([tenth], 10.0, "confidence (pgd-at): pgd10, 1,000 of 10,000 test inputs (every 10th)"),
         ([tenth, full], 20.0, "confidence (pgd-at): pgd10"),
     ):
         figure = figure4(paper_request("figure4", Path("runs"), [*points, *chosen], FigureOptions()))
         assert np.asarray(line(figure.axes[0], label).get_ydata())[0] == value
+
+
+def test_what_all_references_have_less_of_stands_once_in_the_caption_and_the_legend_fits(cells: list[Scored]) -> None:
+    points = [adaptive_cell(cells, name, 1) for name in OBJECTIVES]
+    victims = [scores_of(cells, trained_as, "pgd10") for trained_as in ("pgd-at", "pgd-at+ebd", "pgd-at+rr")]
+    few = [replaced(as_cifar(each, "paper", None, every=10), n=1000, acc_tpr95=10.0) for each in victims]
+    figure = figure4(paper_request("figure4", Path("runs"), [*points, *few], FigureOptions()))
+    assert caption(figure).endswith("; horizontal lines: 1,000 of 10,000 test inputs (every 10th)")
+    labels = {str(item.get_label()) for item in figure.axes[0].lines}
+    assert labels >= {"confidence (pgd-at): pgd10", "ebd (pgd-at+ebd): pgd10", "rr (pgd-at+rr): pgd10"}
+    long = replaced(few[0], attack=f"pgd10({'x' * 90})")
+    for drawn in (figure, figure4(paper_request("figure4", Path("runs"), [*points, long, few[1]], FigureOptions()))):
+        (legend,) = drawn.legends
+        extent = legend.get_window_extent()
+        assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
+
+
+def replaced(cell: Scored, **values: Any) -> Scored:
+    return dataclasses.replace(
+        cell, record=dataclasses.replace(cell.record, row=dataclasses.replace(cell.row, **values))
+    )

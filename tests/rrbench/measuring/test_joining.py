@@ -21,7 +21,7 @@ from rrbench.progress import Silent
 from rrbench.rows.narrow import is_same
 from rrbench.rows.record import read_cell
 from rrbench.rows.row import read_rows
-from rrbench.rows.scores import ATTACKS, CLEAN, SCORES, file_in, read_images, read_scores
+from rrbench.rows.scores import ATTACKS, CLEAN, FOLDERS, SCORES, file_in, read_images, read_scores
 from rrbench.verifying.tolerance import EXACT
 
 
@@ -140,6 +140,28 @@ def test_a_short_folder_is_confirmed_also_by_reruns_in_which_nothing_may_differ(
     forge_scores(one_cell(out), SCORES, lambda arrays: arrays.update(certainty=arrays["certainty"] + np.float32(1e-6)))
     problems = verify_cell(one_cell(out), rerun=True).problems
     assert any("gives other certainty, and on this machine nothing may differ" in text for text in problems)
+
+
+def test_a_short_file_is_packed_tightly_and_one_that_is_there_is_not_stored_again(honest: Path, tmp_path: Path) -> None:
+    loose, out = tmp_path / "loose", tmp_path / "tight"
+    join([honest], loose, Silent(), is_short=True)
+    for record, _ in Store(loose).cells():  # as earlier versions packed them
+        again = {name: save_arrays(loose / name, load_arrays(loose / name)) for name in record.files}
+        Store(loose).save_cell(replace(record, files=again))
+    join([loose], out, Silent(), is_short=True)
+    sizes = [sum(path.stat().st_size for path in (each / ATTACKS).iterdir()) for each in (out, loose)]
+    assert sizes[0] < sizes[1]
+    for path in (path for folder in FOLDERS for path in (loose / folder).iterdir()):
+        mine, theirs = load_arrays(out / path.parent.name / path.name), load_arrays(path)
+        assert list(mine) == list(theirs)
+        assert all(is_same(mine[name], theirs[name]) for name in theirs)
+        with np.load(out / path.parent.name / path.name) as read_by_numpy:
+            assert read_by_numpy.files == list(theirs)
+    assert verify(out).problems == []
+    before = files(out)
+    one_cell(out).unlink()
+    assert join([loose], out, Silent()).added == 1
+    assert files(out) == before
 
 
 def test_a_cell_that_single_precision_would_tie_stays_as_it_is(folder: Path, tmp_path: Path) -> None:
