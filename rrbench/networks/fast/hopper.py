@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -11,6 +12,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 # Copies to and from shared memory; Triton 3.7 renamed them.
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+def units_of(tensor: Tensor) -> int:
+    """Return how many programs the tensor's GPU runs truly at once."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count
 
 
 def blocks_of(tensor: Tensor, block: tuple[int, ...]) -> TensorDescriptor:

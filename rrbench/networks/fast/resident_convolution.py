@@ -5,7 +5,7 @@ from torch import Tensor
 
 from rrbench.networks.fast import resident_kernels
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
-from rrbench.networks.fast.hopper import blocks_of, lines_of
+from rrbench.networks.fast.hopper import blocks_of, lines_of, units_of
 from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
 from rrbench.networks.fast.resident_kernels import APART, CHANNELS, COLUMNS, LINES
@@ -112,8 +112,7 @@ def _launch(
             raise ValueError("maps must lie channels-last")
     lines = maps.permute(0, 2, 3, 1).view(count, height // APART.value, APART.value, width, channels)
     tiles = count * height // LINES.value
-    units = torch.cuda.get_device_properties(maps.device).multi_processor_count
-    resident_kernels.link[(min(tiles, units),)](
+    resident_kernels.link[(min(tiles, units_of(maps)),)](
         source=blocks_of(lines, (1, 2, 1, width, channels)),
         weight=blocks_of(lines_of(weight), (channels, channels)),
         result=result,

@@ -1,7 +1,8 @@
 """Convolutions with norm and ReLU by `convolution_kernels`: which ones are supported, the tiles, and the launches."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,12 +11,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from rrbench.networks.fast import convolution_kernels
 from rrbench.networks.fast.convolution_kernels import DEPTH
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
-from rrbench.networks.fast.hopper import blocks_of, lines_of
+from rrbench.networks.fast.hopper import blocks_of, lines_of, units_of
 from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
 
 ROWS = 128  # positions in a tile
-WIDEST = 128  # most channels in a tile
+WIDEST, NARROW = 128, 64  # channels in a tile: many for large batches; fewer where units would have no tile
 STAGES = 3  # tiles in flight; two programs then share a unit: one multiplies while the other finishes
 WARPS = 4
 
@@ -86,7 +87,7 @@ def _launch_forward(
     """Launch the kernel; it computes each output that it gets a tensor for."""
     made = total if active is None else active
     assert made is not None
-    tiling, stride = Tiling.of(made.shape), convolution.stride[0]
+    tiling, stride = Tiling.of(made.shape, units_of(made)), convolution.stride[0]
     convolution_kernels.forward[tiling.grid()](
         source=tiling.source(maps, stride),
         weight=tiling.weight(convolution.weight),
@@ -130,9 +131,10 @@ def backward(
     assert side is None or side.convolution.stride == convolution.stride
     count, inputs, height, _ = seen.maps.shape
     stride = convolution.stride[0]
-    tiling = Tiling.of((count, inputs, *gradient.shape[2:]))
+    kinds = stride * stride
+    tiling = Tiling.of((count, inputs, *gradient.shape[2:]), units_of(gradient), kinds)
     result = torch.empty_like(seen.maps)
-    convolution_kernels.backward[tiling.grid(kinds=stride * stride)](
+    convolution_kernels.backward[tiling.grid(kinds)](
         source=tiling.source(gradient, 1),
         weight=tiling.weight(convolution.mirrored),
         side_source=None if side is None else tiling.source(side.maps, 1),
@@ -181,11 +183,12 @@ class Tiling:
     width: int  # channels
 
     @classmethod
-    def of(cls, shape: Sequence[int]) -> "Tiling":
-        """Cut into tiles of full lines."""
+    def of(cls, shape: Sequence[int], units: int, kinds: int = 1) -> "Tiling":
+        """Cut into tiles of full lines: wide ones, unless so many units of a GPU would not get one each."""
         count, channels, height, columns = shape
         lines = min(height, ROWS // columns)
-        return cls(count, height, channels, ROWS // (lines * columns), lines, columns, min(channels, WIDEST))
+        wide = cls(count, height, channels, ROWS // (lines * columns), lines, columns, min(channels, WIDEST))
+        return wide if math.prod(wide.grid(kinds)) >= units else replace(wide, width=min(channels, NARROW))
 
     def grid(self, kinds: int = 1) -> tuple[int, int, int]:
         """Return how many programs there are along each axis."""

@@ -6,6 +6,7 @@ later session finds it by a hash of the kernels' code, of the options and of Tri
 """
 
 import itertools
+import math
 import os
 import re
 import subprocess
@@ -39,7 +40,7 @@ LINK = {"height": 16, "inputs": 64, "outputs": 64, "stages": 3, "num_warps": 4}
 
 
 # What each process does, in this order: what is told of compiling is told once.
-COMPILED, INTERPRETED = ("tell", "compile", "compile-hopper", "choose"), ("compare",)
+COMPILED, INTERPRETED = ("tell", "compile", "compile-hopper", "choose", "cut"), ("compare",)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,10 @@ def ask() -> Callable[[tuple[str, ...]], subprocess.CompletedProcess[str]]:
         ("compile-hopper", ["forward", "forward", "backward", "backward", "link", "link"]),
         ("tell", ["compiling kernels for this GPU; they are kept, a later run need not wait for them"]),
         ("choose", ["15 as expected"]),
+        ("cut", ["10 as expected"]),
         ("compare", ["8 alike", "NaN stays", "4 stems alike"]),
     ],
-    ids=["compiled", "compiled for Hopper", "told", "chosen", "interpreted"],
+    ids=["compiled", "compiled for Hopper", "told", "chosen", "cut", "interpreted"],
 )
 def test_without_a_gpu(work: str, expected: list[str], ask: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     if not TRITON.is_dir():
@@ -218,6 +220,31 @@ def choose_all() -> None:
     sys.stdout.write(f"{len(cases)} as expected\n")
 
 
+def cut_all() -> None:
+    """Cut the maps of ResNet-18's stages into tiles for the 132 units of an H200."""
+    from rrbench.networks.fast.tiled_convolution import Tiling
+
+    # Images, channels, height; kinds of positions; channels of a tile, and how many tiles: 128 positions each.
+    cases = [
+        ((128, 128, 16), 1, 128, 256),
+        ((128, 256, 8), 1, 64, 256),  # wide ones would be 128
+        ((128, 512, 4), 1, 64, 128),  # and here 64
+        ((133, 256, 8), 1, 128, 134),
+        ((5000, 512, 4), 1, 128, 2500),
+        ((16, 128, 16), 1, 64, 64),
+        ((128, 128, 8), 4, 128, 256),  # the way back of stride 2
+        ((128, 256, 4), 4, 64, 256),
+        ((128, 64, 16), 4, 64, 1024),
+        ((1, 64, 4), 1, 64, 1),
+    ]
+    for (images, channels, height), kinds, width, tiles in cases:
+        found = Tiling.of((images, channels, height, height), 132, kinds)
+        assert found.images * found.lines * found.columns == 128
+        many = math.prod(found.grid(kinds))
+        assert (found.width, many) == (width, tiles), (images, channels, height, kinds, found.width, many)
+    sys.stdout.write(f"{len(cases)} as expected\n")
+
+
 def compare(kernels: Any, channels: int, *, training: bool, has_more: bool) -> None:
     """Take the same maps forward and a gradient back both ways; in float32, since the interpreter cuts bf16 short."""
     generator = torch.Generator().manual_seed(channels)
@@ -284,6 +311,7 @@ if __name__ == "__main__":
         "compile-hopper": compile_for_hopper,
         "tell": tell_once,
         "choose": choose_all,
+        "cut": cut_all,
         "compare": compare_all,
     }
     for work in sys.argv[1:]:
