@@ -72,7 +72,8 @@ def test_the_caption_of_figure_4_names_what_its_rows_have_less_of(
     again = figures.draw("figure4", out, DIGITS)
     text = caption(again)
     assert text.endswith(
-        f"reduced: {limited} at \u03b7 0; {better} at \u03b7 1, 10; \u03b7 0, 1, 10 instead of {GRID_OF_THE_PAPER}; {lines}"
+        f"reduced: {limited} at \u03b7 0; {better} at \u03b7 1, 10; "
+        f"\u03b7 0, 1, 10 instead of {GRID_OF_THE_PAPER}; {lines}"
     )
     assert "n = 60/9" in text
     panel = again.axes[0]
