@@ -131,7 +131,7 @@ def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -
     files = [path for path in (ROOT / "results").rglob("*") if path.is_file() and ZOO not in path.parents]
     assert sum(path.stat().st_size for path in files) < 120e6
     logits = [load_arrays(path)["logits"] for path in (CIFAR10 / "attacks").iterdir()]
-    assert len(logits) == 202
+    assert len(logits) == 205
     # Most cells are short and keep the logits of their first images, and these may be those of another.
     whole = [found.tobytes() for found in logits if len(found) == 10_000]
     assert len(set(whole)) == len(whole) == 12
@@ -188,6 +188,27 @@ def test_the_speeds_of_the_readme_are_those_of_the_bench_on_an_h200() -> None:
         assert (rate.replace(",", ""), accuracy) == (row["gradients_per_second"], row["robust_accuracy"])
         times = float(measured["pgd20", "rrbench", "5000"]["gradients_per_second"]) / float(row["gradients_per_second"])
         assert ratio.strip() == ("" if name == "rrbench, bf16" else f"{times:.1f} x")
+
+
+def test_cw_of_the_readme_is_that_of_the_bench_on_an_h200() -> None:
+    names = {
+        "rrbench": "rrbench",
+        "foolbox in float32": "foolbox in fp32",
+        "foolbox in PyTorch's default precision": "foolbox",
+    }
+    measured = {row["implementation"]: row for row in bench_on("h200-cw") if row["what"] == "cw-l2 of 200"}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for shown, name in names.items():
+        row = measured[name]
+        times = float(row["seconds"]) / float(measured["rrbench"]["seconds"])
+        cells = (
+            shown,
+            f"{float(row['images_per_second']):.1f}",
+            "" if name == "rrbench" else f"{times:.1f} x",
+            f"{100 * float(row['success']):.0f} %",
+            f"{float(row['l2_distance']):.3f}",
+        )
+        assert "".join(f"| {cell} " if cell else "| " for cell in cells) + "|\n" in text
 
 
 def test_the_times_of_the_readme_are_those_of_the_bench() -> None:
