@@ -37,7 +37,7 @@ def tightly_packed(arrays: Arrays) -> bytes:
         for name, array in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")  # of 1980, as NumPy's: the content depends on the arrays alone
             member.compress_type = zipfile.ZIP_LZMA
-            with archive.open(member, "w") as file:
+            with archive.open(member, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
     return buffer.getvalue()
 

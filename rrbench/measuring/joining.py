@@ -156,9 +156,11 @@ class _Copier:
 
     def _write(self, name: str, arrays: Arrays) -> tuple[str, str]:
         """Write arrays; if they are as small in the source, the file is copied."""
-        small, there = narrowed(arrays), self.out.root / name
-        if _holds(there, small):  # perhaps packed in another way
-            return name, sha256(there)
+        small = narrowed(arrays)
+        folder, _, stem = name.removesuffix(".npz").partition("/")
+        for there in sorted((self.out.root / folder).glob(f"{stem.partition('-')[0]}*.npz")):
+            if _holds(there, small):  # perhaps packed in another way
+                return f"{folder}/{there.name}", sha256(there)
         source = self.source.root / name
         content = source.read_bytes() if _holds(source, small) else packed(small)
         return self._place(name, min(content, tightly_packed(small), key=len) if self.is_short else content)
