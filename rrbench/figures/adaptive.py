@@ -8,7 +8,19 @@ from matplotlib.figure import Figure
 
 from rrbench.figures.request import PaperRequest, paper_settings
 from rrbench.figures.scored import Scored, preference, provenance_text, victim_label
-from rrbench.figures.style import BLACK, ETA, GREY, LINES, finish, legend_below, look, panels, styled, typeset
+from rrbench.figures.style import (
+    BLACK,
+    DARK_GREY,
+    ETA,
+    GREY,
+    LINES,
+    finish,
+    legend_below,
+    look,
+    panels,
+    styled,
+    typeset,
+)
 from rrbench.metrics.columns import LABELS
 from rrbench.names import show
 from rrbench.paper.reduced import EFFORT, REDUCED, Less, Reduction
@@ -71,7 +83,7 @@ def figure4(request: PaperRequest) -> Figure:
                 if getattr(row, metric) is not None:
                     panel.axhline(
                         getattr(row, metric),
-                        color=BLACK if row.trained_as == TRAINED_AS else GREY,
+                        color=BLACK if row.trained_as == TRAINED_AS else (GREY, DARK_GREY)[index // len(LINES) % 2],
                         linestyle=LINES[index % len(LINES)],
                         linewidth=0.9,
                         label=f"{victim_label(row)}: {row.attack}" + (f", {lacks}" if lacks else ""),

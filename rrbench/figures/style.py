@@ -27,7 +27,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#D55E00",
     "#CC79A7",
 )
-GREY = "#A0A0A0"
+GREY, DARK_GREY = "#A0A0A0", "#505050"
 BROWN = "#7A4A1E"  # not theirs: a dark eighth colour
 RIGHT, WRONG = BLUE, ORANGE  # one dark and one light: they differ in grey too
 CYCLE = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK, BROWN)
