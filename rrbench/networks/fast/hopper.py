@@ -15,7 +15,7 @@ store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
 def units_of(tensor: Tensor) -> int:
-    """Return how many programs the tensor's GPU runs truly at once."""
+    """Return how many units the tensor's GPU has; a unit runs one program or a few."""
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count
 
 

@@ -23,7 +23,8 @@ pytestmark = [
         torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
     ),
 ]
-# Inputs, outputs, height, width, stride, and how many images: of the first, five tiles and more for a program.
+# Inputs, outputs, height, width, stride, and how many images: of the first, five tiles and more for a program. Some
+# are enough for wide tiles, the others are cut into narrow ones.
 SHAPES = [
     (64, 64, 32, 32, 1, 200),
     (64, 64, 32, 32, 1, 13),
@@ -36,7 +37,9 @@ SHAPES = [
     (512, 512, 4, 4, 1, 13),
     (512, 512, 4, 4, 1, 1),
     (512, 512, 4, 4, 1, 300),
+    (128, 256, 16, 16, 2, 100),
     (256, 512, 2, 2, 2, 200),
+    (256, 512, 8, 8, 2, 200),
     (512, 512, 1, 1, 1, 300),
     (128, 128, 4, 64, 1, 3),
 ]
