@@ -228,15 +228,17 @@ def test_multi_target_finds_more_than_it_keeps() -> None:
     assert f"{min(kept)} to {max(kept)} are answered right" in findings()
 
 
-def distances(norm: str, dataset: str, rejector: str) -> tuple[ResultRow, np.ndarray]:
+def distances(
+    norm: str, dataset: str, rejector: str, start: str = "", folder: Path = TENTH
+) -> tuple[ResultRow, np.ndarray]:
     """Return CW's row with the adaptive goal, and each image's distance: 0 where it failed."""
     (record,) = [
         record
-        for record, _ in cells_in(TENTH)
+        for record, _ in cells_in(folder)
         if (record.row.dataset, record.row.rejector) == (dataset, rejector)
-        and record.row.attack == f"cw-{norm}(goal=adaptive)"
+        and record.row.attack == f"cw-{norm}(goal=adaptive{start})"
     ]
-    arrays = load_arrays(TENTH / file_in(record.files, ATTACKS))
+    arrays = load_arrays(folder / file_in(record.files, ATTACKS))
     assert (arrays["distances"][~arrays["reached"]] == 0).all()
     return record.row, arrays["distances"]
 
@@ -285,6 +287,17 @@ def test_rr_is_the_hardest_to_get_past_for_most_images_and_by_the_mean_in_linf_o
     assert worst > float(np.median(rr))
     assert f"SNet's median on CIFAR-100 is {worst:.2f}, above RR's" in flat()
     assert "by the mean in linf only" in findings()
+
+
+def test_the_released_start_ends_as_far_but_for_an_image_that_ours_misses() -> None:
+    row, theirs = distances("linf", "cifar10", "snet", ",start=phase1", ROOT / "results" / "cifar10-steps")
+    ours = distances("linf", "cifar10", "snet")[1][::100]
+    assert (row.n, row.settings.count('"every": 1000'), len(theirs)) == (10, 1, 10)
+    missed = ours == 0
+    assert missed.sum() == 1
+    means = [f"{each.mean():.1f}" for each in (theirs, ours, theirs[~missed], ours[~missed])]
+    assert f"it ends {means[0]} away in the mean, and ours {means[1]}" in flat()
+    assert f"on the other nine the means are {means[2]} and {means[3]}" in flat()
 
 
 def test_pgd_1000_hardly_ever_ends_early() -> None:
