@@ -79,7 +79,7 @@ def figure4(request: PaperRequest) -> Figure:
                     color=style.color, linestyle=style.linestyle, marker=style.marker, label=objective,
                 )  # fmt: skip
             for index, reference in enumerate(references):
-                row, lacks = reference.row, reference.differs.removeprefix(shared)
+                row, lacks = reference.row, "" if shared else reference.differs
                 if getattr(row, metric) is not None:
                     panel.axhline(
                         getattr(row, metric),

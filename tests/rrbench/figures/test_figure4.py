@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from figure_cells import DIGITS, as_cifar, line, scores_of
+from published import ROOT
 from rrbench import api, figures
 from rrbench.errors import UseError
 from rrbench.figures.adaptive import OBJECTIVES, figure4
@@ -187,6 +188,13 @@ def test_what_all_references_have_less_of_stands_once_in_the_caption_and_the_leg
         (legend,) = drawn.legends
         extent = legend.get_window_extent()
         assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
+
+
+def test_the_lines_of_the_published_figure_4_can_be_told_apart() -> None:
+    panel = figures.draw("figure4", ROOT / "results" / "tenth", FigureOptions()).axes[0]
+    # Matplotlib calls dashes of one's own "--"; only its private pattern tells them apart.
+    looks = {(item.get_color(), item.get_marker(), str(item._dash_pattern)) for item in panel.lines}  # type: ignore[attr-defined]
+    assert len(looks) == len(panel.lines) == 12
 
 
 def replaced(cell: Scored, **values: Any) -> Scored:
