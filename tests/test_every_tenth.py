@@ -260,7 +260,7 @@ def test_the_normal_distances_are_near_the_papers() -> None:
             if (each.dataset, each.rejector, each.attack) == (row.dataset, row.rejector, f"{row.attack}(goal=adaptive)")
         )
         assert (farther.distance or 0) > (row.distance or 0)
-    assert f"{min(off):+.0f} to {max(off):+.0f} % of the paper's" in flat()
+    assert f"from {-min(off):.0f} % below to {max(off):.0f} % above the paper's" in flat()
     least = min(100 * (row.success or 0) for row in found)
     assert f"it succeeds for {least:.1f} % of the images at least" in flat()
 
