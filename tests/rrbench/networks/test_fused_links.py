@@ -24,7 +24,7 @@ pytestmark = [
     ),
 ]
 # Inputs, outputs, height, width, stride, and how many images: of the first, five tiles and more for a program. Some
-# are enough for wide tiles, the others are cut into narrow ones.
+# are enough for whole tiles, the others are cut into halves.
 SHAPES = [
     (64, 64, 32, 32, 1, 200),
     (64, 64, 32, 32, 1, 13),
