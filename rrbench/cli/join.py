@@ -16,8 +16,8 @@ def join(
         bool,
         typer.Option(
             "--short",
-            help="Leave out the logits of all inputs, the largest part, and round scores to single precision: a "
-            "further rejector needs the attack to be run again, and some numbers of rows move by a trace.",
+            help="Leave out the logits of all inputs, the largest part, round scores, and pack tightly: a further "
+            "rejector needs the attack to be run again, and some numbers of rows move by a trace.",
         ),
     ] = False,
 ) -> None:
@@ -35,9 +35,7 @@ def join(
     for path in joined.harmed:
         print(f"left out, its files are missing or changed: {path}")
     if joined.rounded:
-        print(
-            f"{counted(joined.rounded, 'row')} computed again from scores in single precision: {_moves(joined.moved)}"
-        )
+        print(f"{counted(joined.rounded, 'row')} computed again from rounded scores: {_moves(joined.moved)}")
     print(f"{out}: {joined.added} cells added, {joined.there} were there already, {len(joined.harmed)} left out")
     if joined.harmed:
         raise typer.Exit(1)

@@ -52,7 +52,7 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
     """Copy the cells of the sources, their files, checkpoints and runs into the target; the sources stay as they are.
 
     `is_short`: attacks keep each input's class and its softmax instead of all logits: rows need no more. Certainties
-    and these softmax values are rounded to single precision, and rows are computed again from what is stored. Files are
+    and these softmax values are rounded (`Scores.rounded`), and rows are computed again from what is stored. Files are
     packed more tightly.
     """
     stores = [Store(source) for source in sources]
@@ -113,7 +113,7 @@ class _Copier:
             scores = read_scores(self.source.root, record.files)
         except UseError:  # a failed cell, or one of an older version: `verify` names it there as here
             return self._unchanged(record)
-        kept = scores.in_single() if self.is_short else scores
+        kept = scores.rounded() if self.is_short else scores
         names = {folder: file_in(record.files, folder) for folder in (DATA, CLEAN, ATTACKS, SCORES)}
         for folder in (DATA, ATTACKS):
             if names[folder] not in self._shared:

@@ -18,7 +18,7 @@ WIDE: dict[str, type[np.generic]] = {
 }
 SMALLER: dict[type[np.generic], tuple[type[np.generic], ...]] = {
     np.int64: (np.int8, np.int16, np.int32),
-    np.float64: (np.float32,),
+    np.float64: (np.float16, np.float32),
 }
 
 

@@ -11,7 +11,7 @@ boldest certainties that are those of the wrong answers. Arrays have the smalles
 Files of older versions, which hold all this, are read as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,24 +82,32 @@ class Scores(NamedTuple):
         known = {"certainty": self.clean_certainty, "boldest_certainty": where_wrong(self.certainty, self.correct)}
         return {name: part for name, follows in known.items() if not is_same(part := getattr(self, name), follows)}
 
-    def in_single(self, like: "Scores | None" = None) -> "Scores":
-        """Round certainties and confidences to single precision; with `like`, only those that are so there.
+    def rounded(self, like: "Scores | None" = None) -> "Scores":
+        """Round certainties to single precision and confidences to half; with `like`, only as far as these are there.
 
         Rounding keeps the order, so it can only tie two certainties. It is not done where it would tie many. A
         threshold comes from certainties: it is rounded together with those that it judges, or not at all. Nothing is
-        rounded across a threshold that the rejector brings.
+        rounded across a threshold that the rejector brings. Nothing ranks or judges confidences: they serve ECE.
         """
-        changed: dict[str, Any] = {}
+        certainties = self._in(like, CERTAINTIES, (np.float32,))
+        if any(
+            _is_tied(exact := getattr(self, name), small) or _crosses(self.own_threshold, exact, small)
+            for name, small in certainties.items()
+        ):
+            certainties = {}
         # Rejectors that share an attack share its confidences, so no rejector's threshold may decide about these.
-        for group, threshold in ((CERTAINTIES, self.own_threshold), (("confidence",), np.asarray(np.nan))):
-            parts = {name: getattr(self, name) for name in group}
-            small = {name: _rounded(part) for name, part in parts.items()}
-            is_wanted = like is None or all(is_same(part := getattr(like, name), _rounded(part)) for name in group)
-            if is_wanted and not any(
-                _is_tied(parts[name], small[name]) or _crosses(threshold, parts[name], small[name]) for name in group
-            ):
-                changed |= {name: small[name] for name in group if not is_same(small[name], parts[name])}
+        small = certainties | self._in(like, ("confidence",), (np.float16, np.float32))
+        changed = {name: part for name, part in small.items() if not is_same(part, getattr(self, name))}
         return self._replace(**changed) if changed else self
+
+    def _in(
+        self, like: "Scores | None", names: Sequence[str], kinds: Sequence[type[np.floating[Any]]]
+    ) -> dict[str, Any]:
+        """Return arrays in the first of these precisions; with `like`, in the first that holds its values, if any."""
+        for kind in kinds:
+            if like is None or all(is_same(part := getattr(like, name), _rounded(part, kind)) for name in names):
+                return {name: _rounded(getattr(self, name), kind) for name in names}
+        return {}
 
 
 def where_wrong(certainty: NDArray[np.float64], correct: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -107,9 +115,9 @@ def where_wrong(certainty: NDArray[np.float64], correct: NDArray[np.bool_]) -> N
     return np.where(correct, -np.inf, certainty)
 
 
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rounded(values: NDArray[np.float64], kind: type[np.floating[Any]]) -> NDArray[np.float64]:
     with np.errstate(over="ignore"):
-        return values.astype(np.float32).astype(np.float64)
+        return values.astype(kind).astype(np.float64)
 
 
 def _is_tied(values: NDArray[np.float64], rounded: NDArray[np.float64]) -> bool:

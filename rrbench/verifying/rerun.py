@@ -50,7 +50,7 @@ class Reruns:
             record.row.seed,
             clean,
         )
-        rounded = again.in_single(like=scores)
+        rounded = again.rounded(like=scores)
         if rounded is not again:  # `rrbench join --short` stores such scores and the row that follows from them
             columns |= columns_of(rounded, cell["tpr_rule"], cell["resamples"], record.row.seed)
         yield from disagreements(record.row, scores, rounded, columns, tolerance, is_ensemble=is_ensemble(record))

@@ -82,7 +82,7 @@ def test_a_folder_of_an_older_version_becomes_small_and_keeps_every_number(
     assert (out / "rows.csv").read_bytes() == (folder / "rows.csv").read_bytes()
 
 
-def test_a_short_folder_has_the_first_logits_scores_in_single_precision_and_the_rows_of_these(
+def test_a_short_folder_has_the_first_logits_rounded_scores_and_the_rows_of_these(
     honest: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:
     out = tmp_path / "short"
@@ -99,8 +99,8 @@ def test_a_short_folder_has_the_first_logits_scores_in_single_precision_and_the_
             assert np.array_equal(getattr(mine, name), getattr(theirs, name)[:16])
         for name in {*mine._fields} - {"logits", "head"}:
             exact, found = getattr(theirs, name), getattr(mine, name)
-            is_rounded = "certainty" in name or name == "confidence"
-            expected = exact.astype(np.float32).astype(np.float64) if is_rounded else exact
+            kind = np.float16 if name == "confidence" else np.float32 if "certainty" in name else exact.dtype
+            expected = exact.astype(kind).astype(exact.dtype)
             assert np.array_equal(found, expected, equal_nan=True), name
         columns = columns_of(mine, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
         assert short.row == replace(record.row, **columns)
@@ -111,14 +111,12 @@ def test_a_short_folder_has_the_first_logits_scores_in_single_precision_and_the_
     assert {"deploy_threshold", "ece"} <= gaps.keys()
     line = said.out.splitlines()[0]
     count = sum(map(len, gaps.values()))
-    assert line.startswith(
-        f"9 rows computed again from scores in single precision: {count} numbers moved, at most by: "
-    )
+    assert line.startswith(f"9 rows computed again from rounded scores: {count} numbers moved, at most by: ")
     most = dict(each.split(" ") for each in line.partition("at most by: ")[2].split(", "))
     assert most == {name: f"{max(found):.2g}" for name, found in gaps.items()}
     stored = load_arrays(one_file(out, ATTACKS)), load_arrays(one_file(out, SCORES)), load_arrays(one_file(out, CLEAN))
     assert {name: array.dtype.name for arrays in stored for name, array in arrays.items()}.items() >= {
-        ("confidence", "float32"),
+        ("confidence", "float16"),
         ("prediction", "int8"),
         ("certainty", "float32"),
         ("clean_certainty", "float32"),

@@ -1,4 +1,4 @@
-"""Scores on disk take little space and come back bit by bit; single precision is used only where it ties few."""
+"""Scores on disk take little space and come back bit by bit; fewer digits are used only where they tie few."""
 
 from pathlib import Path
 
@@ -53,12 +53,14 @@ def test_only_what_does_not_follow_is_stored(
         ("labels", np.array([0, 128]), "int16", [0, 128]),
         ("labels", np.array([-(2**31)]), "int32", [-(2**31)]),
         ("labels", np.array([2**31]), "int64", [2**31]),
-        ("certainty", np.array([0.5, -np.inf, -0.0]), "float32", [0.5, -np.inf, -0.0]),
-        ("confidence", np.array([np.nan, 0.25]), "float32", [np.nan, 0.25]),
+        ("certainty", np.array([0.5, -np.inf, -0.0]), "float16", [0.5, -np.inf, -0.0]),
+        ("certainty", np.array([1 + 2**-11, 0]), "float32", [1 + 2**-11, 0]),
+        ("certainty", np.array([65520.0]), "float32", [65520]),  # infinite in half precision
+        ("confidence", np.array([np.nan, 0.25]), "float16", [np.nan, 0.25]),
         ("confidence", np.array([0.1, 0.25]), "float64", [0.1, 0.25]),  # 0.1 has 52 bits behind the point
         ("clean_certainty", np.array([1e300]), "float64", [1e300]),
         ("own_threshold", np.array(0.5), "float64", 0.5),
-        ("certainty", np.empty(0), "float32", []),
+        ("certainty", np.empty(0), "float16", []),
     ],
 )
 def test_an_array_has_the_smallest_type_that_holds_it(name: str, array: np.ndarray, kind: str, values: object) -> None:
@@ -82,19 +84,23 @@ def test_images_that_were_not_moved_are_those_of_the_data(tmp_path: Path) -> Non
 
 def test_certainties_are_rounded_together_and_confidences_by_themselves() -> None:
     scores = made(boldest_certainty=WRONG)
-    rounded = scores.in_single()
+    rounded = scores.rounded()
     assert rounded.certainty.tolist() == [0.8999999761581421, 0.800000011920929, 0.699999988079071, 0.10000000149011612]
     assert rounded.boldest_certainty.tolist() == [-np.inf, -np.inf, 0.699999988079071, -np.inf]
     assert rounded.own_threshold == 0.5
-    assert rounded.in_single() is rounded
-    assert is_same(rounded.confidence, scores.confidence.astype(np.float32).astype(np.float64))
+    assert rounded.rounded() is rounded
+    assert is_same(rounded.confidence, scores.confidence.astype(np.float16).astype(np.float64))
     saturated = scores._replace(clean_certainty=1 - np.arange(0, 4e-9, 1e-9))
-    assert is_same(saturated.in_single().certainty, CERTAINTY), "a threshold of double precision judges it"
-    assert is_same(saturated.in_single().confidence, rounded.confidence)
-    assert is_same(scores.in_single(like=scores._replace(confidence=rounded.confidence)).certainty, CERTAINTY)
-    assert is_same(scores.in_single(like=rounded).certainty, rounded.certainty)
+    assert is_same(saturated.rounded().certainty, CERTAINTY), "a threshold of double precision judges it"
+    assert is_same(saturated.rounded().confidence, rounded.confidence)
+    assert is_same(scores.rounded(like=scores._replace(confidence=rounded.confidence)).certainty, CERTAINTY)
+    assert is_same(scores.rounded(like=rounded).certainty, rounded.certainty)
+    assert is_same(scores.rounded(like=rounded).confidence, rounded.confidence)
+    single = scores.confidence.astype(np.float32).astype(np.float64)
+    assert is_same(scores.rounded(like=rounded._replace(confidence=single)).confidence, single), "as older versions did"
+    assert is_same(scores.rounded(like=scores).confidence, scores.confidence)
     huge = scores._replace(certainty=np.array([1e300, 3.0, 2.0, 1.0]))
-    assert is_same(huge.in_single().certainty, huge.certainty), "it would become infinite"
+    assert is_same(huge.rounded().certainty, huge.certainty), "it would become infinite"
 
 
 @pytest.mark.parametrize(("ties", "is_rounded"), [(0, True), (1, True), (2, False)])
@@ -104,16 +110,16 @@ def test_single_precision_may_tie_one_value_in_a_thousand(ties: int, is_rounded:
     labels = np.zeros(1000, np.int64)
     scores = scores_of(labels, labels, values, 0.5)
     assert np.unique(values).size == 1000
-    assert (scores.in_single().certainty.tolist() != values.tolist()) == is_rounded
+    assert (scores.rounded().certainty.tolist() != values.tolist()) == is_rounded
 
 
 def test_nothing_is_rounded_across_a_threshold_that_the_rejector_brings() -> None:
     values = np.arange(1, 11) / 10  # 0.7 in single precision lies below 0.7
     labels = np.zeros(10, np.int64)
     scores = scores_of(labels, labels, values, 0.5)
-    assert scores.in_single().certainty[6] < 0.7
+    assert scores.rounded().certainty[6] < 0.7
     with_own = scores._replace(own_threshold=np.asarray(0.7), confidence=values)
-    assert is_same(with_own.in_single().certainty, values)
-    assert with_own.in_single().confidence[6] < 0.7, "other rejectors share it"
+    assert is_same(with_own.rounded().certainty, values)
+    assert with_own.rounded().confidence[6] == 0.7001953125, "other rejectors share it"
     beside = scores._replace(own_threshold=np.asarray(0.65))
-    assert is_same(beside.in_single().certainty, scores.in_single().certainty)
+    assert is_same(beside.rounded().certainty, scores.rounded().certainty)
