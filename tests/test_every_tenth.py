@@ -36,7 +36,7 @@ RESAMPLES = 1000
 WITHIN = 1.5  # points
 Victim = tuple[str, str]
 Measure = Callable[[Scores, slice | np.ndarray], float]
-RR = "pgd-at+rr", "rr"
+RR, EBD = ("pgd-at+rr", "rr"), ("pgd-at+ebd", "ebd")
 
 
 @cache
@@ -372,3 +372,19 @@ def test_autoattack_leaves_as_much_of_these_images_when_it_runs_on_all() -> None
         in flat()
     )
     assert f"The version of the paper's text leaves {left[2]} of them right." in flat()
+
+
+def test_autoattacks_package_leaves_as_much_as_ours() -> None:
+    left, apart = list[list[str]](), list[int]()
+    for victim in (RR, EBD):
+        package = scores(TENTH, victim, "autoattack(version=package)").correct
+        ours = scores(CIFAR10, victim, "autoattack", preset="strong").correct[::10]
+        assert abs(100 * (package.mean() - ours.mean())) <= 0.3
+        left.append([f"{100 * each.mean():.1f} %" for each in (package, ours)])
+        apart.append(int((package != ours).sum()))
+    (rr, our_rr), (ebd, our_ebd) = left
+    assert f"on these 1,000 images, leaves RR {rr} right and EBD {ebd}." in flat()
+    assert f"(preset `strong`), leaves {our_rr} and {our_ebd} of them right." in flat()
+    assert f"They differ on {apart[0]} images of RR and on {apart[1]} of EBD." in flat()
+    package_rows = [row for row in rows("tenth") if row.attack == "autoattack(version=package)"]
+    assert {(row.precision, row.n) for row in package_rows} == {("fp32", 1000)}
