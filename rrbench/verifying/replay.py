@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.metrics.deployment import CleanScores
-from rrbench.protocols import Rejector
+from rrbench.protocols import Outputs, Rejector
 from rrbench.rows.scores import Scores
 from rrbench.verifying.tolerance import LOGIT_TOLERANCE, is_near
 
@@ -19,11 +18,10 @@ REPLAYED = 1000  # clean inputs that are judged again if there is no --rerun
 TIES = 1e-3  # share of clean inputs that other hardware may classify differently
 
 
-def other_outputs(measured: MeasuredNetwork, images: Tensor, scores: Scores) -> Iterator[str]:
+def other_outputs(outputs: Outputs, scores: Scores) -> Iterator[str]:
     """Compare the network's outputs on the stored images with the stored outputs."""
-    outputs = measured.judge(images.to(measured.device))
     for name, other in (("logits", "other logits"), ("head", "another head")):
-        here, there = getattr(outputs, name).cpu().numpy(), getattr(scores, name)[: len(images)]
+        here, there = getattr(outputs, name).cpu().numpy(), getattr(scores, name)[: len(outputs.logits)]
         if here.shape != there.shape:
             widths = f"{here.shape[1]} columns, and {there.shape[1]} are stored"
             yield f"the checkpoint's {name} has {widths}"

@@ -20,7 +20,7 @@ from rrbench.measuring.store import Store
 from rrbench.planning.cells import clean_key
 from rrbench.plugins.registry import build, restore
 from rrbench.progress import Report
-from rrbench.protocols import NetworkSource
+from rrbench.protocols import NetworkSource, Outputs
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
@@ -62,6 +62,7 @@ class Verifier:
     device: torch.device
     findings: Findings = field(default_factory=Findings)
     _cleans: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # on clean inputs, by their file's key
+    _asked: list[tuple[MeasuredNetwork, Tensor, Outputs]] = field(default_factory=list)  # the last, or none
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -187,7 +188,7 @@ class Verifier:
         self, record: CellRecord, measured: MeasuredNetwork, scores: Scores, images: Tensor, *, rerun: bool
     ) -> str:
         """Replay the stored images on a cell's network, or repeat the attack; return why that was impossible."""
-        self._add(record, other_outputs(measured, images, scores))
+        self._add(record, other_outputs(self._outputs(measured, images), scores))
         hindered = self._check_source(record)
         if self.inputs.absence(record):
             return ""  # `_check_content` reports it
@@ -197,6 +198,16 @@ class Verifier:
         elif is_installed(record):
             self._replay(record, measured, scores)
         return hindered if is_repeated else ""
+
+    def _outputs(self, measured: MeasuredNetwork, images: Tensor) -> Outputs:
+        """Return a network's outputs on stored images; it is asked once for all rejectors that judge one attack."""
+        if self._asked:
+            network, known, outputs = self._asked[0]
+            if network is measured and torch.equal(known, images):
+                return outputs
+        outputs = measured.judge(images.to(self.device))
+        self._asked[:] = [(measured, images, outputs)]
+        return outputs
 
     def _check_source(self, record: CellRecord) -> str:
         """Check the claims about a transfer's other network; return why the transfer cannot be repeated, or empty."""
