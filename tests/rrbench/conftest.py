@@ -1,7 +1,8 @@
 """Shared by tests of whole runs: a recipe that trains in a second, and three checkpoints trained with it once."""
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 from browser import Browser, started
 from made_up_plugins import Brighter, BrokenTraining, Fragile, Misbehaving, Noise, RejectAll, Unfit, Watching, Wrong
@@ -19,6 +21,7 @@ from rrbench.report import write_report
 from rrbench.rows.row import ResultRow
 from short_trainings import Diverging, Fused, Recorded
 
+MakeOnce = Callable[[str, Callable[[Path], None]], Path]
 TINY = """
 [metrics]
 resamples = 200
@@ -105,11 +108,32 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
+    """Make a folder, by the first process of this session that asks for it; not to be changed."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # of all processes
+
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        folder, mark = root / name, root / f"{name}.made"
+        with FileLock(root / f"{name}.lock"):
+            if not mark.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # what a failed process has left
+                folder.mkdir()
+                make(folder)
+                mark.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(tiny: Path, make_once: MakeOnce) -> Path:
     """A work folder with the checkpoints pgd-at, pgd-at+rr and pgd-at+ebd; not to be changed."""
-    bench = Bench(tmp_path_factory.mktemp("trained"), tiny)
-    assert {row.status for row in bench.measure("confidence,rr,ebd", "clean")} == {"ok"}
-    return bench.out
+
+    def train(out: Path) -> None:
+        assert {row.status for row in Bench(out, tiny).measure("confidence,rr,ebd", "clean")} == {"ok"}
+
+    return make_once("trained", train)
 
 
 @pytest.fixture
@@ -136,14 +160,16 @@ def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def honest(trained: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest(trained: Path, tiny: Path, make_once: MakeOnce) -> Path:
     """A finished run; not to be changed."""
-    out = tmp_path_factory.mktemp("honest") / "runs"
-    shutil.copytree(trained / "checkpoints", out / "checkpoints")
-    attacks = "pgd3,adaptive(con+rcon,steps=2)"
-    rows = api.run("confidence,kd,rr", attacks, config=tiny, out=out, device="cpu", limit=60, retrain=True)
-    assert set(rows.status) == {"ok"}
-    return out
+
+    def measure(out: Path) -> None:
+        shutil.copytree(trained / "checkpoints", out / "checkpoints")
+        attacks = "pgd3,adaptive(con+rcon,steps=2)"
+        rows = api.run("confidence,kd,rr", attacks, config=tiny, out=out, device="cpu", limit=60, retrain=True)
+        assert set(rows.status) == {"ok"}
+
+    return make_once("honest", measure)
 
 
 @pytest.fixture
@@ -168,23 +194,23 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reported(make_once: MakeOnce) -> Path:
     """A work folder with all that a report shows: clean without an auc, two budgets, an adaptive attack."""
-    out = tmp_path_factory.mktemp("reported")
-    attacks = "pgd10,adaptive(con+rcon,eta=1,steps=10)"
-    job = api.prepare(
-        api.RunOptions("confidence,rr", attacks, budgets="linf:1/10,linf:1/4", out=out, device="cpu", limit=24)
-    )
-    api.execute(job, ["rrbench", "run", "--attacks", attacks])
-    return out
+
+    def measure(out: Path) -> None:
+        attacks = "pgd10,adaptive(con+rcon,eta=1,steps=10)"
+        job = api.prepare(
+            api.RunOptions("confidence,rr", attacks, budgets="linf:1/10,linf:1/4", out=out, device="cpu", limit=24)
+        )
+        api.execute(job, ["rrbench", "run", "--attacks", attacks])
+
+    return make_once("reported", measure)
 
 
 @pytest.fixture(scope="session")
-def report_page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_page(reported: Path, make_once: MakeOnce) -> Path:
     """Its report."""
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(reported, path)
-    return path
+    return make_once("report", lambda folder: write_report(reported, folder / "report.html")) / "report.html"
 
 
 @pytest.fixture(scope="session")
