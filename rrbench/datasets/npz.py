@@ -89,7 +89,7 @@ def _describe(path: str, state: Stamp, classes: int | None) -> DataInfo:
 
 @lru_cache(maxsize=8)
 def _has_calibration(path: str, state: Stamp) -> bool:
-    return any(images in load_arrays(Path(path)) for images, _ in NAMES["calibration"])
+    return bool(load_arrays(Path(path), {images for images, _ in NAMES["calibration"]}))
 
 
 @lru_cache(maxsize=8)

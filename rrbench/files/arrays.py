@@ -3,7 +3,7 @@
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,14 +42,14 @@ def tightly_packed(arrays: Arrays) -> bytes:
     return buffer.getvalue()
 
 
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read named arrays; a damaged file is a one-line error."""
+def load_arrays(path: Path, only: Container[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Read named arrays, or `only` those of these names that are there; a damaged file is a one-line error."""
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ValueError("not an .npz file")
         with file:
-            arrays = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files if only is None or name in only}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("a member is no array")
         return arrays

@@ -225,9 +225,9 @@ def _misshapen(scores: Scores) -> str:
 def read_images(root: Path, files: Mapping[str, str]) -> NDArray[np.float32]:
     """Return the first attacked images of a cell; if they were not moved, those of its data."""
     path = root / file_in(files, ATTACKS)
-    found = widened(load_arrays(path)).get(IMAGES)
+    found = widened(load_arrays(path, {IMAGES})).get(IMAGES)
     if found is None:
-        found = widened(load_arrays(root / file_in(files, DATA))).get(IMAGES)
+        found = widened(load_arrays(root / file_in(files, DATA), {IMAGES})).get(IMAGES)
     if found is None:
         raise UseError(f"{path} holds no images")
     if found.ndim != 4 or found.dtype.kind != "f":

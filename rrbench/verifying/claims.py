@@ -29,6 +29,7 @@ from rrbench.zoo import Entry
 
 STATED = ("rejector", "attack", "framework")  # a row states their settings
 COUNTED = ("gradients", "forwards")  # costs in an attack's file; its seconds belong to the first run
+OF_ATTACK = ("key", *COUNTED)  # what `miscounted` reads of an attack's file
 
 
 def miskeyed(record: CellRecord) -> Iterator[str]:

@@ -29,6 +29,7 @@ from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_
 from rrbench.rows.tables import budget_text
 from rrbench.rows.weak_attacks import with_weak_notes
 from rrbench.verifying.claims import (
+    OF_ATTACK,
     given_objects,
     miscounted,
     misheaded,
@@ -124,7 +125,8 @@ class Verifier:
             self._add(record, [f"{name} does not have the SHA-256 written with the row: {advice}"])
         scores = read_scores(self.store.root, record.files)
         images = torch.from_numpy(read_images(self.store.root, record.files))
-        self._add(record, miscounted(record, load_arrays(self.store.root / file_in(record.files, ATTACKS))))
+        attack = load_arrays(self.store.root / file_in(record.files, ATTACKS), OF_ATTACK)
+        self._add(record, miscounted(record, attack))
         self._add(record, wrong_metrics(record, scores))
         first = self._cleans.setdefault(clean_key(record.cell), scores.clean_certainty)
         self._add(record, other_clean_certainties(scores, first))
