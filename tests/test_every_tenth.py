@@ -196,7 +196,7 @@ def test_by_a_yardstick_the_lines_of_pgd_at_and_trades_are_near_the_papers() -> 
 
 def test_by_the_yardstick_the_areas_on_cifar_100_are_the_papers() -> None:
     said = []
-    for victim in (("pgd-at+snet", "snet"), ("pgd-at+ebd", "ebd"), RR):
+    for victim in (("pgd-at+snet", "snet"), EBD, RR):
         found = scores(TENTH, victim, PGD_1000, "cifar100")
         by_yardstick = estimate(found, yardstick_of(victim, "cifar100"), area)
         (cell,) = [
@@ -214,7 +214,7 @@ def test_ebd_and_rr_are_level() -> None:
     for attack, dataset in ((MULTI_TARGET, "cifar10"), (PGD_1000, "cifar10"), (PGD_1000, "cifar100")):
         ebd, rr = (
             estimate(scores(TENTH, victim, attack, dataset), yardstick_of(victim, dataset), tpr95)
-            for victim in (("pgd-at+ebd", "ebd"), RR)
+            for victim in (EBD, RR)
         )
         difference = ebd.ahead_of(rr)
         assert abs(difference.value) < difference.half()
