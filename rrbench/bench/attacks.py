@@ -136,9 +136,10 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
         # For attacks whose answers must be exact: minimal distortion, and the worst of several.
         half = arena.ours(text, test, "fp32", short_back=True)
         yield arena.line(what, f"{OURS} in fp32, back in tf32", "fp32", test, half, STEPS)
+    plain = _script(eps, step, is_frozen=True)
     loops: list[tuple[str, Loop, int]] = [
         ("authors' loop", _script(eps, step, is_frozen=False), SMALL),
-        ("plain loop", _script(eps, step, is_frozen=True), LARGE),
+        ("plain loop", plain, LARGE),
     ]
     if "foolbox" in peers:
         loops += [("foolbox", _foolbox(eps, step), size) for size in (SMALL, LARGE)]
@@ -147,6 +148,11 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
     usual = usual_precision(arena.measured.device)
     for name, loop, size in loops:
         yield arena.line(what, name, usual, test, arena.theirs(loop, test, size), STEPS)
+    if usual != "fp32":
+        # Tells whether ours in float32 is slow by its own fault, such as its memory format.
+        with tf32(False):
+            run = arena.theirs(plain, test, LARGE)
+        yield arena.line(what, "plain loop in fp32", "fp32", test, run, STEPS)
     if exact is not None:
         yield _agreement(arena, test, ours, exact)
 

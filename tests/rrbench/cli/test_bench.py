@@ -112,6 +112,27 @@ def test_short_precision_is_held_against_float32_whole_and_with_a_short_way_back
     assert len({each.robust_accuracy for each in lines[1:3]}) == 1  # a CPU has no tf32
 
 
+def test_where_others_use_tf32_a_plain_loop_runs_without_it_too(
+    arena: attacks.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches: list[bool] = []
+
+    def noted(logits: attacks.Logits, images: torch.Tensor) -> torch.Tensor:
+        switches.append(torch.backends.cudnn.allow_tf32)
+        return forward(logits, images)
+
+    forward = attacks.Logits.forward
+    monkeypatch.setattr(attacks.Logits, "forward", noted)
+    monkeypatch.setattr(attacks, "usual_precision", lambda device: "tf32")
+    lines = [each for each in attacks.pgd(arena, frozenset()) if isinstance(each, Measurement)]
+    assert [(each.implementation, each.precision) for each in lines[-2:]] == [
+        ("plain loop", "tf32"),
+        ("plain loop in fp32", "fp32"),
+    ]
+    assert (switches[0], switches[-1]) == (True, False)
+    assert torch.backends.cudnn.allow_tf32
+
+
 def test_peers_leave_no_trace_on_the_network(arena: attacks.Arena) -> None:
     before = {name: tensor.clone() for name, tensor in arena.measured.network.state_dict().items()}
     list(attacks.pgd(arena, frozenset()))
