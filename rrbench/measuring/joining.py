@@ -21,7 +21,7 @@ from rrbench.measuring.answers import without_logits
 from rrbench.measuring.evaluation import columns_of
 from rrbench.measuring.store import Store
 from rrbench.progress import Report
-from rrbench.rows.narrow import IMAGES, is_same, narrowed, widened
+from rrbench.rows.narrow import IMAGES, has_same, is_same, narrowed, widened
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import COLUMNS, ResultRow
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, Scores, file_in, read_images, read_scores
@@ -113,8 +113,8 @@ class _Copier:
             scores = read_scores(self.source.root, record.files)
         except UseError:  # a failed cell, or one of an older version: `verify` names it there as here
             return self._unchanged(record)
-        kept = scores.rounded() if self.is_short else scores
         names = {folder: file_in(record.files, folder) for folder in (DATA, CLEAN, ATTACKS, SCORES)}
+        kept = self._rounded(scores, names[ATTACKS]) if self.is_short else scores
         for folder in (DATA, ATTACKS):
             if names[folder] not in self._shared:
                 arrays = self._data(names) if folder == DATA else self._attack(names, kept)
@@ -131,6 +131,15 @@ class _Copier:
         if kept is not scores:
             row = dataclasses.replace(row, **columns_of(kept, cell["tpr_rule"], cell["resamples"], row.seed))
         return dataclasses.replace(record, files=files, row=row)
+
+    def _rounded(self, scores: Scores, attack: str) -> Scores:
+        """Round scores; confidences as in the target's file of the attack, so that a further rejector can share it."""
+        kept = scores.rounded()
+        there = widened(_stored(self.out.root / attack)).get("confidence")
+        if there is None:
+            return kept
+        alike = scores.rounded(like=scores._replace(confidence=there)).confidence
+        return kept if is_same(kept.confidence, alike) else kept._replace(confidence=alike)
 
     def _data(self, names: dict[str, str]) -> Arrays:
         """Return ids and labels with the first images, which older versions stored with every clean attack."""
@@ -159,10 +168,10 @@ class _Copier:
         small = narrowed(arrays)
         folder, _, stem = name.removesuffix(".npz").partition("/")
         for there in sorted((self.out.root / folder).glob(f"{stem.partition('-')[0]}*.npz")):
-            if _holds(there, small):  # perhaps packed in another way
+            if has_same(_stored(there), small):  # perhaps packed in another way, or in other types
                 return f"{folder}/{there.name}", sha256(there)
         source = self.source.root / name
-        content = source.read_bytes() if _holds(source, small) else packed(small)
+        content = source.read_bytes() if _is_same(_stored(source), small) else packed(small)
         return self._place(name, min(content, tightly_packed(small), key=len) if self.is_short else content)
 
     def _place(self, name: str, content: bytes) -> tuple[str, str]:
@@ -178,13 +187,17 @@ class _Copier:
         return (self.out.root / name).is_file() and sha256(self.out.root / name) == digest
 
 
-def _holds(path: Path, arrays: Arrays) -> bool:
-    """Tell whether a file has these arrays and no others, bit by bit."""
+def _stored(path: Path) -> Arrays:
+    """Return the arrays of a file; none of a missing or damaged one."""
     try:
-        there = load_arrays(path)
-    except UseError:  # there is none, or it is damaged
-        return False
-    return list(there) == list(arrays) and all(is_same(there[part], arrays[part]) for part in arrays)
+        return load_arrays(path)
+    except UseError:
+        return {}
+
+
+def _is_same(one: Arrays, other: Arrays) -> bool:
+    """Compare arrays, their order and their types bit by bit."""
+    return list(one) == list(other) and all(is_same(one[part], other[part]) for part in one)
 
 
 def _clean_images(store: Store) -> dict[str, NDArray[Any]]:

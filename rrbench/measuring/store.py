@@ -29,7 +29,7 @@ from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.planning.deadline import Deadline
 from rrbench.progress import Report
-from rrbench.rows.narrow import is_same, narrowed
+from rrbench.rows.narrow import has_same, narrowed
 from rrbench.rows.record import CellRecord, read_cell, read_cells
 from rrbench.rows.row import ResultRow, write_rows
 from rrbench.rows.scores import ATTACKS, SCORES
@@ -159,7 +159,7 @@ class Store:
         name, arrays = f"{folder}/{key}.npz", narrowed(arrays)
         there, named = self._read(name), self._named(name)
         is_sound = there is not None and (not named or self._hash(name) in named)
-        if there is not None and is_sound and _is_same(narrowed(there), arrays, passing):
+        if there is not None and is_sound and has_same(there, arrays, passing):
             return name, sha256(self.root / name)
         if is_sound and named:
             content = hashlib.sha256(b"".join(arrays[part].tobytes() for part in sorted(arrays)))
@@ -204,9 +204,3 @@ class Store:
         """Append a run to manifest.json."""
         with self.lock("manifest", report):
             write_json(self.root / "manifest.json", {"runs": [*self.runs(), run]})
-
-
-def _is_same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], passing: Sequence[str]) -> bool:
-    """Compare arrays bit by bit, except those named in `passing`, which may also be missing."""
-    names = one.keys() - set(passing)
-    return names == other.keys() - set(passing) and all(is_same(one[name], other[name]) for name in names)

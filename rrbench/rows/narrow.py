@@ -1,6 +1,6 @@
 """The arrays of a cell in the smallest types that hold their values: nothing is rounded. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ WIDE: dict[str, type[np.generic]] = {
     **dict.fromkeys(("labels", "prediction"), np.int64),
     **dict.fromkeys((*CERTAINTIES, "confidence"), np.float64),
 }
-SMALLER: dict[type[np.generic], tuple[type[np.generic], ...]] = {
-    np.int64: (np.int8, np.int16, np.int32),
-    np.float64: (np.float16, np.float32),
+SMALLER: dict[str, tuple[type[np.generic], ...]] = {
+    **dict.fromkeys(("labels", "prediction"), (np.int8, np.int16, np.int32)),
+    **dict.fromkeys(CERTAINTIES, (np.float32,)),
+    "confidence": (np.float16, np.float32),
 }
 
 
@@ -32,6 +33,14 @@ def widened(arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {name: _widen(name, array) for name, array in arrays.items()}
 
 
+def has_same(one: Arrays, other: Arrays, passing: Container[str] = ()) -> bool:
+    """Tell whether two files hold the same for their readers, bit by bit; arrays named in `passing` may differ."""
+    mine, theirs = (
+        {name: part for name, part in widened(each).items() if name not in passing} for each in (one, other)
+    )
+    return mine.keys() == theirs.keys() and all(is_same(mine[name], theirs[name]) for name in mine)
+
+
 def is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Compare arrays bit by bit."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
@@ -43,7 +52,7 @@ def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
             smaller = [np.rint(array * LEVELS).astype(np.uint8)] if array.dtype == np.float32 else []
         else:
             wide = WIDE.get(name)
-            smaller = [array.astype(kind) for kind in SMALLER[wide]] if wide and array.dtype == wide else []
+            smaller = [array.astype(kind) for kind in SMALLER[name]] if wide and array.dtype == wide else []
     return next((small for small in smaller if is_same(_widen(name, small), array)), array)
 
 

@@ -28,6 +28,7 @@ from rrbench.rows.narrow import CERTAINTIES, IMAGES, is_same, widened
 DATA, CLEAN, ATTACKS, SCORES = "data", "clean", "attacks", "scores"
 FOLDERS = (DATA, CLEAN, ATTACKS, SCORES)
 OF_CLASS = ("prediction", "confidence")
+MOVED = 2**-11  # more than half precision moves a softmax value
 TIED = 1e-3  # share of distinct values that single precision may make equal
 OF_CLEAN = ("clean_certainty", "clean_correct", "apart_certainty", "apart_correct", "own_threshold")
 
@@ -87,7 +88,8 @@ class Scores(NamedTuple):
 
         Rounding keeps the order, so it can only tie two certainties. It is not done where it would tie many. A
         threshold comes from certainties: it is rounded together with those that it judges, or not at all. Nothing is
-        rounded across a threshold that the rejector brings. Nothing ranks or judges confidences: they serve ECE.
+        rounded across a threshold that the rejector brings. Nothing ranks or judges confidences: of a row's numbers
+        only ECE comes from them.
         """
         certainties = self._in(like, CERTAINTIES, (np.float32,))
         if any(
@@ -216,6 +218,9 @@ def _misshapen(scores: Scores) -> str:
         return "no input"
     if shown > count or not np.array_equal(scores.prediction[:shown], scores.logits.argmax(1)):
         return "classes that are not those of its logits"
+    expected = classes_of(scores.logits)[1]
+    if not np.allclose(scores.confidence[:shown], expected, rtol=0, atol=MOVED, equal_nan=True):
+        return "softmax values that are not those of its logits"
     if scores.labels.min() < 0 or scores.labels.max() >= scores.logits.shape[1]:
         return f"labels beyond the {scores.logits.shape[1]} classes"
     said = (scores.certainty, scores.clean_certainty, scores.apart_certainty)

@@ -128,9 +128,12 @@ def measurements(block: Sequence[ResultRow], is_ranked: bool = False) -> tuple[l
     if is_ranked:
         groups.sort(key=lambda group: rank(replace(group[0], deploy_joint=mean_of(group, "deploy_joint"))))
     names = [(row.trained_as, row.rejector, attack_text(row), budget_text(row)) for row, *_ in groups]
+    precisions = [row.precision for row, *_ in groups]
     counts, marks = [len(group) for group in groups], row_marks(block)
-    is_alike = len(set(names)) < len(names)
+    is_alike = len({*zip(names, precisions, strict=True)}) < len(names)
     more: dict[str, list[str]] = {}
+    if len(set(precisions)) > 1:
+        more["precision"] = precisions
     if len(set(counts)) > 1:
         more["seeds"] = [str(count) for count in counts]
     if is_alike:

@@ -205,7 +205,7 @@ class Verifier:
         """Return a network's outputs on stored images; it is asked once for all rejectors that judge one attack."""
         if self._asked:
             network, known, outputs = self._asked[0]
-            if network is measured and torch.equal(known, images):
+            if network is measured and known.dtype == images.dtype and torch.equal(known, images):
                 return outputs
         outputs = measured.judge(images.to(self.device))
         self._asked[:] = [(measured, images, outputs)]

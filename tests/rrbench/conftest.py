@@ -1,6 +1,5 @@
 """Shared by tests of whole runs: a recipe that trains in a second, and three checkpoints trained with it once."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,10 +107,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
+def make_once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> MakeOnce:
     """Make a folder, by the first process of this session that asks for it; not to be changed."""
     base = tmp_path_factory.getbasetemp()
-    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # of all processes
+    root = base.parent if hasattr(request.config, "workerinput") else base  # of all processes
 
     def made(name: str, make: Callable[[Path], None]) -> Path:
         folder, mark = root / name, root / f"{name}.made"

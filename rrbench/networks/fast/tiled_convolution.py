@@ -15,7 +15,7 @@ from rrbench.networks.fast.hopper import blocks_of, lines_of, units_of
 from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
 
-ROWS, FEWER = 128, 64  # positions in a tile: fewer where more than half of the units would have no tile
+ROWS, FEWER = 128, 64  # positions in a tile: fewer where every second unit would have no tile
 WIDEST = 128  # channels in a tile
 STAGES = 3  # tiles in flight; two programs then share a unit: one multiplies while the other finishes
 WARPS = 4

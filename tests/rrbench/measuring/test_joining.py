@@ -22,7 +22,7 @@ from rrbench.progress import Silent
 from rrbench.rows.narrow import is_same
 from rrbench.rows.record import read_cell
 from rrbench.rows.row import read_rows
-from rrbench.rows.scores import ATTACKS, CLEAN, SCORES, file_in, read_images, read_scores
+from rrbench.rows.scores import ATTACKS, CLEAN, SCORES, Scores, file_in, read_images, read_scores
 from rrbench.verifying.tolerance import EXACT
 
 
@@ -161,6 +161,24 @@ def test_what_is_there_is_not_stored_again_however_it_is_packed(honest: Path, tm
     for is_short in (False, True):
         assert join([short], out, Silent(), is_short=is_short).added == 1 - is_short
         assert files(out) == before
+
+
+def test_a_further_rejector_shares_an_attack_that_an_older_version_made_short(
+    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "short"
+    with monkeypatch.context() as older:
+        rounded = Scores._in
+        older.setattr(Scores, "_in", lambda self, like, names, kinds: rounded(self, like, names, kinds[-1:]))
+        join([honest], out, Silent(), is_short=True)
+    attack = one_file(out, ATTACKS)
+    assert load_arrays(attack)["confidence"].dtype == np.float32
+    before = files(out)
+    one_cell(out, "kd").unlink()
+    assert join([honest], out, Silent(), is_short=True).added == 1
+    assert files(out) == before
+    assert one_file(out, ATTACKS, "kd") == attack
+    assert verify(out).problems == []
 
 
 def test_a_cell_that_single_precision_would_tie_stays_as_it_is(folder: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def ask() -> Callable[[tuple[str, ...]], subprocess.CompletedProcess[str]]:
     ("work", "expected"),
     [
         ("compile", ["_sums", "_forward", "_back_sums", "_backward", "_forward", "_share", "_gather"]),
-        ("compile-hopper", ["forward", "forward", "forward", "backward", "backward", "link", "link"]),
+        ("compile-hopper", ["forward"] * 3 + ["backward"] * 3 + ["link"] * 2),
         ("tell", ["compiling kernels for this GPU; they are kept, a later run need not wait for them"]),
         ("choose", ["15 as expected"]),
         ("cut", ["12 as expected"]),
@@ -157,7 +157,7 @@ def compile_for_hopper() -> None:
         tiles = dict.fromkeys(("total", "skip", "active", "result", "maps", "past"), target)
         return tiles | {"source": source, "weight": weight, "side_source": source, "side_weight": weight}
 
-    half, narrow, wide = tiled(4, 128), tiled(8, 64), tiled(8, 128)
+    half, small, narrow, wide = tiled(4, 128), tiled(4, 64), tiled(8, 64), tiled(8, 128)
     chunks = {"source": described(1, 2, 1, 32, 64), "weight": described(64, 64)}
     chunks |= dict.fromkeys(("result", "added", "active", "seen"), "*bf16")
     alone = LINK | {"side_source": None, "side_weight": None, "side_inputs": 0, "stride": 1}
@@ -171,6 +171,7 @@ def compile_for_hopper() -> None:
         (convolutions.forward, wide, side | {"sums": None, "skip": None}),
         (convolutions.backward, wide, side | {"past": None}),
         (convolutions.backward, half, side | {"sums": None}),
+        (convolutions.backward, small, alone | {"sums": None}),
         (resident.link, chunks, LINK | {"result": None, "seen": None, "sums": None}),
         (resident.link, chunks, LINK | {"active": None, "added": None, "variance": None}),
     ):

@@ -1,5 +1,6 @@
 """Scores on disk take little space and come back bit by bit; fewer digits are used only where they tie few."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from rrbench.errors import UseError
 from rrbench.files.arrays import load_arrays, save_arrays
-from rrbench.rows.narrow import is_same, narrowed, widened
+from rrbench.rows.narrow import has_same, is_same, narrowed, widened
 from rrbench.rows.scores import ATTACKS, DATA, SCORES, Scores, read_images, read_scores
 from stored_scores import save_scores, scores_of
 
@@ -53,14 +54,14 @@ def test_only_what_does_not_follow_is_stored(
         ("labels", np.array([0, 128]), "int16", [0, 128]),
         ("labels", np.array([-(2**31)]), "int32", [-(2**31)]),
         ("labels", np.array([2**31]), "int64", [2**31]),
-        ("certainty", np.array([0.5, -np.inf, -0.0]), "float16", [0.5, -np.inf, -0.0]),
-        ("certainty", np.array([1 + 2**-11, 0]), "float32", [1 + 2**-11, 0]),
-        ("certainty", np.array([65520.0]), "float32", [65520]),  # infinite in half precision
+        ("certainty", np.array([0.5, -np.inf, -0.0]), "float32", [0.5, -np.inf, -0.0]),
+        ("confidence", np.array([1 + 2**-11, 0]), "float32", [1 + 2**-11, 0]),
+        ("confidence", np.array([65520.0]), "float32", [65520]),  # infinite in half precision
         ("confidence", np.array([np.nan, 0.25]), "float16", [np.nan, 0.25]),
         ("confidence", np.array([0.1, 0.25]), "float64", [0.1, 0.25]),  # 0.1 has 52 bits behind the point
         ("clean_certainty", np.array([1e300]), "float64", [1e300]),
         ("own_threshold", np.array(0.5), "float64", 0.5),
-        ("certainty", np.empty(0), "float16", []),
+        ("certainty", np.empty(0), "float32", []),
     ],
 )
 def test_an_array_has_the_smallest_type_that_holds_it(name: str, array: np.ndarray, kind: str, values: object) -> None:
@@ -68,6 +69,38 @@ def test_an_array_has_the_smallest_type_that_holds_it(name: str, array: np.ndarr
     assert small.dtype.name == kind
     assert np.array_equal(small, np.asarray(values), equal_nan=True)
     assert is_same(widened({name: small})[name], array)
+
+
+def test_files_hold_the_same_whatever_their_types() -> None:
+    one: dict[str, np.ndarray] = {
+        "confidence": np.array([0.5, np.nan]),
+        "apart_certainty": np.empty(0),
+        "seconds": np.array(1.0),
+    }
+    other: dict[str, np.ndarray] = {
+        "apart_certainty": np.empty(0, np.float16),
+        "confidence": np.array([0.5, np.nan], np.float32),
+    }
+    assert not has_same(one, other)
+    assert has_same(one, other, passing=("seconds",))
+    assert has_same(other, one, passing=("seconds",))
+    assert not has_same(one, {**one, "confidence": np.array([0.5 + 2**-50, np.nan])})
+    assert not has_same(one, {**one, "seconds": np.array(1)}), "no reader expects another type here"
+
+
+@pytest.mark.parametrize(("shift", "is_refused"), [(2**-12, False), (2**-10, True), (np.nan, True)])
+def test_softmax_values_are_those_of_the_first_logits(tmp_path: Path, shift: float, is_refused: bool) -> None:
+    scores = made()
+    files = save_scores(tmp_path, "key", scores)
+    path = tmp_path / ATTACKS / "key.npz"
+    moved = {"prediction": scores.prediction, "confidence": scores.confidence - shift}
+    save_arrays(path, {**load_arrays(path), **moved})
+    with (
+        pytest.raises(UseError, match="hold softmax values that are not those of its logits")
+        if is_refused
+        else nullcontext()
+    ):
+        read_scores(tmp_path, files)
 
 
 def test_images_that_were_not_moved_are_those_of_the_data(tmp_path: Path) -> None:

@@ -149,6 +149,14 @@ def test_lines_that_look_alike_say_in_what_they_differ() -> None:
     assert [line.split()[3:5] for line in shown[3:5]] == [["checkpoint", "aaaaaaaa"], ["checkpoint", "bbbbbbbb"]]
 
 
+def test_rows_of_two_precisions_say_which() -> None:
+    rows = [row(precision=precision, acc_all=90.0) for precision in ("bf16", "fp32")]
+    shown = results_table(rows).splitlines()
+    assert shown[1].split()[4:6] == ["budget", "precision"]
+    assert [line.split()[3] for line in shown[3:5]] == ["bf16", "fp32"]
+    assert "precision" not in results_table(rows[:1])
+
+
 def test_a_ranking_is_by_the_mean_over_seeds() -> None:
     def attacked(rejector: str, *joints: float) -> list[ResultRow]:
         made = {"rejector": rejector, "attack": "worst-case", "norm": "linf", "eps": "3/20"}

@@ -5,11 +5,13 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from finished_run import (
     HOLDERS,
@@ -25,11 +27,15 @@ from finished_run import (
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.measuring.measured_network import MeasuredNetwork
+from rrbench.measuring.store import Store
 from rrbench.plugins.registry import table
+from rrbench.protocols import Outputs
 from rrbench.rows.record import read_cell
 from rrbench.rows.row import LATER
 from rrbench.verifying.findings import Findings
 from rrbench.verifying.tolerance import EXACT, ROUNDED
+from rrbench.verifying.verify import Verifier
 
 CONFIRMED = (
     "9 cells: 9 confirmed, 0 recomputed only, 0 not checkable; 3 need --rerun for what their fitted rejectors say; "
@@ -362,3 +368,24 @@ def test_a_folder_of_an_older_version_is_not_called_tampered_with(folder: Path) 
     (problem,) = findings.problems
     assert "rows.csv is of an older version of rrbench: it lacks deploy_joint," in problem
     assert findings.unchecked == {"of an older version, which stored no clean scores: measure them again": 9}
+
+
+def test_a_network_is_asked_once_about_the_same_images_of_the_same_type(tmp_path: Path) -> None:
+    asked: list[torch.dtype] = []
+
+    def judge(images: torch.Tensor) -> Outputs:
+        asked.append(images.dtype)
+        return Outputs(images, images, images)
+
+    one, other = (cast(MeasuredNetwork, SimpleNamespace(judge=judge)) for _ in range(2))
+    verifier, images = Verifier(Store(tmp_path), (), torch.device("cpu")), torch.zeros(2, 1)
+    for network, given in (
+        (one, images),
+        (one, images.clone()),
+        (one, images.double()),
+        (other, images),
+        (one, images),
+    ):
+        assert verifier._outputs(network, given).logits.dtype == given.dtype
+    assert asked == [torch.float32, torch.float64, torch.float32, torch.float32]
+    assert verifier._outputs(one, images + 1).logits.tolist() == [[1.0], [1.0]]
