@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.metrics.deployment import accepted_by
+from rrbench.metrics.measures import classes_of
 from rrbench.report.html import Safe, element, joined
 from rrbench.report.picture import data_address
 from rrbench.report.results import Results
@@ -46,7 +47,8 @@ class Answer(NamedTuple):
 def answers(cell: Scored) -> list[Answer]:
     """Return the images that a cell stores, with the answers to them."""
     scores = cell.scores
-    images = cell.images[: min(SHOWN, len(scores.ids))]
+    images = cell.images[: min(SHOWN, len(scores.logits))]
+    _, confidence = classes_of(scores.logits[:SHOWN])  # short folders store it rounded
     accepted = accepted_by(scores.clean, scores.certainty)
     return [
         Answer(
@@ -54,7 +56,7 @@ def answers(cell: Scored) -> list[Answer]:
             int(scores.ids[index]),
             int(scores.labels[index]),
             int(scores.prediction[index]),
-            float(scores.confidence[index]),
+            float(confidence[index]),
             float(scores.certainty[index]),
             None if accepted is None else bool(accepted[index]),
         )
