@@ -41,7 +41,8 @@ if sys.dont_write_bytecode and not (spec and spec.cached and Path(spec.cached).i
 LONGEST = (
     "test_kernels", "test_ray_engine", "test_docs", "test_cw", "test_faults", "test_results", "test_autoattack",
     "test_autoattack_package",
-    "test_scaffold", "test_verify", "test_drawn", "test_cycles", "test_fuzz", "test_wrong_plugins",
+    "test_scaffold", "test_verify", "test_drawn", "test_cycles", "test_fuzz_results", "test_fuzz_words",
+    "test_fuzz_networks", "test_wrong_plugins",
     "test_default_run", "test_every_attack", "test_report", "test_figure4", "test_transfer", "test_packing",
     "test_every_rejector", "test_findings", "test_evaluate", "test_probes", "test_bench", "test_runner_rows",
     "test_zoo_choice", "test_wheel", "test_train",

@@ -1,10 +1,15 @@
 """Invalid values, and ways to put them into valid inputs, for the fuzz."""
 
+import contextlib
+import io
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 NUMBERS = (
     *("0", "-0", "-1", "1", "3/20", "8/255", "1/0", "0/0", "1e-3", "1e99999999", "-1e-99999999", "1e309", "1e-400"),
@@ -155,3 +160,41 @@ def changed_bytes(draw: st.DrawFn, content: bytes) -> bytes:
         )
         content = content[:start] + piece + content[end:]
     return content
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> NDArray[Any]:
+    """An array of any kind and shape."""
+    shape = tuple(draw(st.lists(st.sampled_from((0, 1, 2, 10, 24, 25)), max_size=4)))
+    kind = draw(st.sampled_from(("f4", "f8", "f2", "i8", "i1", "u8", "b1", "c8", "U3", "S2", "M8[s]", "i4,f4")))
+    fill = draw(st.sampled_from((0, 1, -1, 2**62, math.nan, math.inf, -math.inf, 1e300)))
+    array = np.zeros(shape, dtype=kind)
+    with contextlib.suppress(ValueError, OverflowError, TypeError):
+        array[...] = fill
+    return array
+
+
+@st.composite
+def archives(draw: st.DrawFn, there: dict[str, NDArray[Any]]) -> bytes:
+    """An .npz of which some arrays are others, are missing or are strange."""
+    changed = dict(there)
+    for _ in range(draw(st.integers(1, 2))):
+        name = draw(st.sampled_from(sorted(there)))
+        how = draw(st.sampled_from(("other", "less", "cast", "value", "gone", "flat")))
+        array = there[name]
+        if how == "gone":
+            changed.pop(name, None)
+        elif how == "less" and array.ndim:
+            changed[name] = array[: draw(st.integers(0, len(array)))]
+        elif how == "flat":
+            changed[name] = array.ravel()
+        elif how == "cast" and array.dtype.kind in "fib":
+            changed[name] = array.astype(draw(st.sampled_from(("f2", "f8", "i4", "i8", "U8", "b1", "c16"))))
+        elif how == "value" and array.dtype.kind == "f":
+            changed[name] = array + draw(st.sampled_from((math.nan, math.inf, -math.inf, 1e30)))
+        else:
+            changed[name] = draw(arrays())
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **changed)
+    content = buffer.getvalue()
+    return draw(st.just(content) | st.just(content) | changed_bytes(content))

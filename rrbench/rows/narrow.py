@@ -11,15 +11,11 @@ Arrays = Mapping[str, NDArray[Any]]
 IMAGES = "images"
 LEVELS = np.float32(255)  # of a pixel in an image file
 CERTAINTIES = ("certainty", "boldest_certainty", "clean_certainty", "apart_certainty")
-# The types that the arrays have for their readers, and smaller ones for their files.
-WIDE: dict[str, type[np.generic]] = {
-    **dict.fromkeys(("labels", "prediction"), np.int64),
-    **dict.fromkeys((*CERTAINTIES, "confidence"), np.float64),
-}
-SMALLER: dict[str, tuple[type[np.generic], ...]] = {
-    **dict.fromkeys(("labels", "prediction"), (np.int8, np.int16, np.int32)),
-    **dict.fromkeys(CERTAINTIES, (np.float32,)),
-    "confidence": (np.float16, np.float32),
+# The types that arrays have for their readers; then smaller ones for their files, the smallest first.
+TYPES: dict[str, tuple[type[np.generic], ...]] = {
+    **dict.fromkeys(("labels", "prediction"), (np.int64, np.int8, np.int16, np.int32)),
+    **dict.fromkeys(CERTAINTIES, (np.float64, np.float32)),
+    "confidence": (np.float64, np.float16, np.float32),
 }
 
 
@@ -51,14 +47,14 @@ def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
         if name == IMAGES:
             smaller = [np.rint(array * LEVELS).astype(np.uint8)] if array.dtype == np.float32 else []
         else:
-            wide = WIDE.get(name)
-            smaller = [array.astype(kind) for kind in SMALLER[name]] if wide and array.dtype == wide else []
+            wide, *kinds = TYPES.get(name, (None,))
+            smaller = [array.astype(kind) for kind in kinds] if array.dtype == wide else []
     return next((small for small in smaller if is_same(_widen(name, small), array)), array)
 
 
 def _widen(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if name == IMAGES:
         return array.astype(np.float32) / LEVELS if array.dtype == np.uint8 else array
-    wide = WIDE.get(name)
+    wide, *_ = TYPES.get(name, (None,))
     is_of_kind = wide is not None and array.dtype.kind == np.dtype(wide).kind
     return array.astype(wide, copy=False) if is_of_kind else array

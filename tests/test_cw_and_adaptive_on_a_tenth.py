@@ -1,0 +1,165 @@
+"""CW, Figure 4 and AutoAttack on every tenth image: the text says what the stored scores give."""
+
+from pathlib import Path
+
+import numpy as np
+
+from published import CIFAR10, ROOT, cells_in, rows
+from rrbench.files.arrays import load_arrays
+from rrbench.paper.cells import cells_of
+from rrbench.rows.row import ResultRow
+from rrbench.rows.scores import ATTACKS, Scores, file_in
+from tenth import EBD, RR, SHOWN, TENTH, findings, flat, scores, text, tpr95
+
+
+def distances(
+    norm: str, dataset: str, rejector: str, start: str = "", folder: Path = TENTH
+) -> tuple[ResultRow, np.ndarray]:
+    """Return CW's row with the adaptive goal, and each image's distance: 0 where it failed."""
+    (record,) = [
+        record
+        for record, _ in cells_in(folder)
+        if (record.row.dataset, record.row.rejector) == (dataset, rejector)
+        and record.row.attack == f"cw-{norm}(goal=adaptive{start})"
+    ]
+    arrays = load_arrays(folder / file_in(record.files, ATTACKS))
+    assert (arrays["distances"][~arrays["reached"]] == 0).all()
+    return record.row, arrays["distances"]
+
+
+def test_the_normal_distances_are_near_the_papers() -> None:
+    found = [row for row in rows("tenth") if row.attack in ("cw-l2", "cw-linf")]
+    assert len(found) == 12
+    off = []
+    for row in found:
+        (cell,) = [
+            cell
+            for cell in cells_of("table7")
+            if (cell.dataset, cell.rejector, cell.attack) == (row.dataset, row.rejector, f"{row.attack}-normal")
+        ]
+        off.append(100 * ((row.distance or 0) / float(cell.value) - 1))
+        (farther,) = (
+            each
+            for each in rows("tenth")
+            if (each.dataset, each.rejector, each.attack) == (row.dataset, row.rejector, f"{row.attack}(goal=adaptive)")
+        )
+        assert (farther.distance or 0) > (row.distance or 0)
+    assert f"from {-min(off):.0f} % below to {max(off):.0f} % above the paper's" in flat()
+    least = min(100 * (row.success or 0) for row in found)
+    assert f"it succeeds for {least:.1f} % of the images at least" in flat()
+
+
+def test_rr_is_the_hardest_to_get_past_for_most_images_and_by_the_mean_in_linf_only() -> None:
+    rejectors = ("snet", "ebd", "rr")
+    for norm in ("linf", "l2"):
+        for dataset, name in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
+            found = {rejector: distances(norm, dataset, rejector) for rejector in rejectors}
+            means = {rejector: each.mean() for rejector, (_, each) in found.items()}
+            medians = {rejector: float(np.median(each)) for rejector, (_, each) in found.items()}
+            assert all(abs(means[rejector] - (row.distance or 0)) < 1e-6 for rejector, (row, _) in found.items())
+            assert max(medians, key=lambda rejector: medians[rejector]) == "rr"
+            assert max(means, key=lambda rejector: means[rejector]) == ("rr" if norm == "linf" else "snet")
+            fails = " / ".join(f"{100 - 100 * (found[rejector][0].success or 0):.1f}" for rejector in rejectors)
+            shares = " / ".join(f"{100 * (found[each][1] > found['rr'][1]).mean():.0f}" for each in ("snet", "ebd"))
+            digits = 1 if norm == "linf" else 2
+            numbers = [" / ".join(f"{of[each]:.{digits}f}" for each in rejectors) for of in (means, medians)]
+            assert f"| {norm}, {name} | {numbers[0]} | {numbers[1]} | {fails} | {shares} |" in text()
+    far = [int((distances("l2", "cifar10", rejector)[1] > 10).sum()) for rejector in ("snet", "rr")]
+    assert f"(above 10: {far[0]} images of SNet, {far[1]} of RR, on CIFAR-10)" in flat()
+    (_, snet), (_, rr) = (distances("l2", "cifar100", rejector) for rejector in ("snet", "rr"))
+    worst = float(np.median(np.where(snet == 0, np.inf, snet)))
+    assert worst > float(np.median(rr))
+    assert f"SNet's median on CIFAR-100 is {worst:.2f}, above RR's" in flat()
+    assert "by the mean in linf only" in findings()
+
+
+def test_the_released_start_ends_as_far_but_for_an_image_that_ours_misses() -> None:
+    row, theirs = distances("linf", "cifar10", "snet", ",start=phase1", ROOT / "results" / "cifar10-steps")
+    ours = distances("linf", "cifar10", "snet")[1][::100]
+    assert (row.n, row.settings.count('"every": 1000'), len(theirs)) == (10, 1, 10)
+    missed = ours == 0
+    assert missed.sum() == 1
+    means = [f"{each.mean():.1f}" for each in (theirs, ours, theirs[~missed], ours[~missed])]
+    assert f"it ends {means[0]} away in the mean, and ours {means[1]}" in flat()
+    assert f"on the other nine the means are {means[2]} and {means[3]}" in flat()
+
+
+def robust(given: Scores, threshold: float) -> np.ndarray:
+    """Tell of each image that it was not answered wrongly."""
+    return given.correct | (given.certainty < threshold)
+
+
+def test_figure_4_by_tpr_95_by_a_fixed_threshold_and_beside_a_blind_attack() -> None:
+    tenth = slice(None, None, 10)
+    found = {
+        row.attack.removeprefix("adaptive100x5"): row for row in rows("tenth") if row.attack.startswith("adaptive")
+    }
+    assert len(found) == 25
+    lowest = min(found.values(), key=lambda row: row.acc_tpr95 or 0)
+    assert lowest is found["(con+rr,eta=10)"]
+    low, high = lowest.acc_tpr95_low, lowest.acc_tpr95_high
+    assert f"TPR-95 is lowest under `con+rr` at η 10: {lowest.acc_tpr95:.2f} [{low:.1f}, {high:.1f}]" in flat()
+    blind = {name: tpr95(scores(CIFAR10, victim, "gama-fw"), tenth) for victim, name in SHOWN.items()}
+    order = ("PGD-AT+RR, R-Con", "TRADES, confidence", "TRADES+RR, R-Con", "PGD-AT+SNet, SNet", "ATRO, margin",
+             "PGD-AT+EBD, EBD", "CARL, margin")  # fmt: skip
+    assert sorted(blind, key=lambda name: blind[name]) == list(order)
+    *most, last = (f"{blind[name]:.2f}" for name in order)
+    assert (
+        f"leaves RR {most[0]}, and TRADES, TRADES+RR, SNet, ATRO, EBD and CARL {', '.join(most[1:])} and {last}"
+        in flat()
+    )
+    strongest = min(found.values(), key=lambda row: row.deploy_robust or 0)
+    assert strongest is found["(con+rr,eta=1)"] is min(found.values(), key=lambda row: row.deploy_joint or 0)
+    plain, alone = found["(ce+rr,eta=0)"], found["(con+rr,eta=0)"]
+    threshold = plain.deploy_threshold
+    assert threshold is not None
+    assert {row.deploy_threshold for row in found.values()} == {threshold}
+    numbers = [f"{row.deploy_robust:.1f}" for row in (plain, alone, strongest)]
+    own = scores(TENTH, RR, "adaptive100x5(con+rr,eta=1)")
+    assert f"{100 * robust(own, threshold).mean():.1f}" == numbers[2]
+    gama = 100 * robust(scores(CIFAR10, RR, "gama-fw"), threshold)[tenth].mean()
+    assert (
+        f"plain cross-entropy (η 0) leaves RR {numbers[0]} robust, `con` alone {numbers[1]}, `con+rr` at η 1, the "
+        f"strongest of the 25, {numbers[2]}, and GAMA-FW {gama:.1f}"
+    ) in flat()
+    assert (
+        f"{numbers[0]} robust, the strongest of 25 attacks {numbers[2]}, and the blind GAMA-FW {gama:.1f}" in findings()
+    )
+    apart = (plain.acc_tpr95 or 0) - (strongest.acc_tpr95 or 0)
+    assert f"tells the first and the third apart by {apart:.1f} points" in flat()
+    (clean,) = {
+        row.acc_all
+        for row in rows("tenth")
+        if (row.dataset, row.attack, row.trained_as) == ("cifar10", "clean", "pgd-at+rr")
+    }
+    harmless = [found[f"({name},eta={eta})"].acc_all or 0 for name in ("ce+rcon", "con+rcon") for eta in (10, 100)]
+    assert f"leave {min(harmless):.1f} to {max(harmless):.1f} % right, where {clean} % are right without" in flat()
+    weak = sum("weak" in row.note for row in found.values())
+    assert f"{weak} of the 25 rows carry the note `weak`" in flat()
+
+
+def test_autoattack_leaves_as_much_of_these_images_when_it_runs_on_all() -> None:
+    alone = scores(TENTH, RR, "autoattack(version=standard)").correct
+    among, of_the_text = (scores(CIFAR10, RR, "autoattack", preset=name).correct[::10] for name in ("strong", "paper"))
+    left = [f"{100 * each.mean():.1f} %" for each in (alone, among, of_the_text)]
+    assert (
+        f"leaves RR {left[0]} right when it runs on these images alone, and {left[1]} of them when it runs on all"
+        in flat()
+    )
+    assert f"The version of the paper's text leaves {left[2]} of them right." in flat()
+
+
+def test_autoattacks_package_leaves_as_much_as_ours() -> None:
+    left, apart = list[list[str]](), list[int]()
+    for victim in (RR, EBD):
+        package = scores(TENTH, victim, "autoattack(version=package)").correct
+        ours = scores(CIFAR10, victim, "autoattack", preset="strong").correct[::10]
+        assert abs(100 * (package.mean() - ours.mean())) <= 0.3
+        left.append([f"{100 * each.mean():.1f} %" for each in (package, ours)])
+        apart.append(int((package != ours).sum()))
+    (rr, our_rr), (ebd, our_ebd) = left
+    assert f"on these 1,000 images, leaves RR {rr} right and EBD {ebd}." in flat()
+    assert f"(preset `strong`), leaves {our_rr} and {our_ebd} of them right." in flat()
+    assert f"They differ on {apart[0]} images of RR and on {apart[1]} of EBD." in flat()
+    package_rows = [row for row in rows("tenth") if row.attack == "autoattack(version=package)"]
+    assert {(row.precision, row.n) for row in package_rows} == {("fp32", 1000)}
