@@ -99,6 +99,21 @@ def other_framework(path: Path) -> Path:
     return rekey(path, row=row, framework=["trades", settings])
 
 
+def trained_as(name: str) -> Callable[[Path], None]:
+    """Call a network so in its header and in the row."""
+
+    def make(path: Path) -> None:
+        found = next(
+            checkpoint
+            for each in path.parent.parent.glob("checkpoints/*.safetensors")
+            if (checkpoint := read_checkpoint(each)).sha256 == read_cell(path)[0].row.checkpoint_sha256
+        )
+        write_checkpoint(found.path, found.tensors, {**found.facts, "trained_as": name})
+        rewrite_cell(path, forge=True, trained_as=name, checkpoint_sha256=read_checkpoint(found.path).sha256)
+
+    return make
+
+
 def members(labels: list[str]) -> Callable[[Path], Path]:
     """Make the row that of an ensemble of one attack, and name others in it."""
 
@@ -240,6 +255,15 @@ FORGERIES = {
     "the members": Forgery(members(["autoattack"]), "its row names the members autoattack"),
     "the number of members": Forgery(members(["pgd3", "pgd3"]), "its row names the members pgd3, pgd3"),
     "the steps of members": Forgery(members(["pgd100"]), "its row names the members pgd100"),
+    # How it is spelled: tables compare names.
+    "the spelling of the attack": Forgery(in_row(attack="pgd03"), "its row says attack pgd03, which is spelled pgd3"),
+    "the spelling of the framework": Forgery(
+        in_row(framework="pgd-at(steps=01)", trained_as="pgd-at(steps=01)"), "which is spelled pgd-at(steps=1)"
+    ),
+    "the spelling of the rejector": Forgery(in_row(rejector="rr()"), "rejector rr(), which is spelled rr", cell=RR),
+    "the spelling of members": Forgery(members(["pgd3x1"]), "attack pgd3x1, which is spelled pgd3"),
+    "the spelling of a training": Forgery(trained_as("pgd-at+rr()"), "rr(), which is spelled pgd-at+rr", cell=RR),
+    "the spelling of the radius": Forgery(in_row(eps="6/40"), "its row says the budget linf:6/40, and linf:3/20 was"),
     "the data": Forgery(in_row(data_sha256="0" * 64), "measured on other data"),
     # What came of it.
     "labels": Forgery(right_labels, "its ids or labels are not the data set's"),
