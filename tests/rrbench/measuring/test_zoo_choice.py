@@ -1,13 +1,18 @@
 """Which network `--zoo` takes: the user's before the shipped one, by all settings, however these were given."""
 
+import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rrbench
 from rrbench import zoo
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.files.disk import sha256
 from rrbench.files.headers import LONGEST, read_facts
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.rows.row import read_rows
@@ -170,6 +175,24 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_name_and_not_taken_for_ano
     assert entry.file in answer.err
     answer = command(*RUN, "--frameworks", "pgd-at(steps=2)", "--zoo", "--out", tmp_path / "runs")
     assert "no checkpoint pgd-at(steps=2)" in lines(answer.err)[-1]
+
+
+@pytest.mark.parametrize("name", ["framework", "training_key"])
+def test_a_network_whose_header_leaves_out_how_it_was_trained_passes_for_no_training(
+    name: str, command: Any, packed: Path, tmp_path: Path
+) -> None:
+    train(command, packed)
+    (entry,) = zoo.entries(packed)
+    checkpoint = read_checkpoint(packed / entry.file)
+    facts = {key: value for key, value in checkpoint.facts.items() if key not in (name, "packed")}
+    write_checkpoint(checkpoint.path, checkpoint.tensors, facts)
+    zoo.write_index(packed, [dataclasses.replace(entry, sha256=sha256(checkpoint.path), epochs=99)])
+    told = f"checkpoint {checkpoint.path} does not say how it was trained: its header lacks {name}"
+    asked = one_step(tmp_path) if name == "framework" else []
+    answer = command(*RUN, *asked, "--zoo", "--out", tmp_path / "runs")
+    assert (answer.code, lines(answer.err)[-1]) == (2, f"rrbench: {told}")
+    with pytest.raises(rrbench.UseError, match=re.escape(told)):
+        rrbench.load_model("digits", "pgd-at")  # it takes the longest training
 
 
 def test_shipped_networks_may_be_named_as_the_zoo_and_are_then_as_asked(

@@ -99,17 +99,16 @@ def other_framework(path: Path) -> Path:
     return rekey(path, row=row, framework=["trades", settings])
 
 
-def trained_as(name: str) -> Callable[[Path], None]:
-    """Call a network so in its header and in the row."""
+def in_header(change: Callable[[dict[str, Any]], object], **row: Any) -> Callable[[Path], None]:
+    """Change the header of the row's checkpoint, and what the row says with it."""
 
     def make(path: Path) -> None:
-        found = next(
-            checkpoint
-            for each in path.parent.parent.glob("checkpoints/*.safetensors")
-            if (checkpoint := read_checkpoint(each)).sha256 == read_cell(path)[0].row.checkpoint_sha256
-        )
-        write_checkpoint(found.path, found.tensors, {**found.facts, "trained_as": name})
-        rewrite_cell(path, forge=True, trained_as=name, checkpoint_sha256=read_checkpoint(found.path).sha256)
+        record = read_cell(path)[0]
+        checkpoint = read_checkpoint(path.parent.parent / "checkpoints" / f"{record.checkpoint}.safetensors")
+        facts = dict(checkpoint.facts)
+        change(facts)
+        write_checkpoint(checkpoint.path, checkpoint.tensors, facts)
+        rewrite_cell(path, forge=True, checkpoint_sha256=read_checkpoint(checkpoint.path).sha256, **row)
 
     return make
 
@@ -241,6 +240,9 @@ FORGERIES = {
     "the recipe, in the header too": Forgery(header_too, "does not follow from its header"),
     "trained_as": Forgery(in_row(trained_as="pgd-at+rr"), "its row says trained_as pgd-at+rr"),
     "the framework": Forgery(other_framework, "its row says framework trades"),
+    "a header without its framework": Forgery(
+        in_header(lambda facts: facts.pop("framework")), "its header lacks framework"
+    ),
     "the seed": Forgery(in_key("seed", 5), "its row says seed 5"),
     "other weights": Forgery(other_weights, "the checkpoint gives other logits for the stored images"),
     # What was measured.
@@ -262,7 +264,11 @@ FORGERIES = {
     ),
     "the spelling of the rejector": Forgery(in_row(rejector="rr()"), "rejector rr(), which is spelled rr", cell=RR),
     "the spelling of members": Forgery(members(["pgd3x1"]), "attack pgd3x1, which is spelled pgd3"),
-    "the spelling of a training": Forgery(trained_as("pgd-at+rr()"), "rr(), which is spelled pgd-at+rr", cell=RR),
+    "the spelling of a training": Forgery(
+        in_header(lambda facts: facts.update(trained_as="pgd-at+rr()"), trained_as="pgd-at+rr()"),
+        "its row says trained_as pgd-at+rr(), which is spelled pgd-at+rr",
+        cell=RR,
+    ),
     "the spelling of the radius": Forgery(in_row(eps="6/40"), "its row says the budget linf:6/40, and linf:3/20 was"),
     "the data": Forgery(in_row(data_sha256="0" * 64), "measured on other data"),
     # What came of it.
