@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +214,44 @@ def test_a_header_too_long_and_a_pipe_are_no_headers(tmp_path: Path) -> None:
         assert read_facts(path) == facts
     os.mkfifo(tmp_path / "pipe")
     assert read_facts(tmp_path / "pipe") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "prefix"),
+    [
+        (None, ""),
+        ("results/zoo", ""),
+        ("packed", "RRBENCH_ZOO=packed "),
+        ("../packed/", "RRBENCH_ZOO=../packed "),
+        ("my zoo", "RRBENCH_ZOO='my zoo' "),
+        ("{here}/packed", "RRBENCH_ZOO=packed "),
+        ("{here}/results/zoo", ""),
+        ("/home/somebody/results/zoo", "RRBENCH_ZOO=zoo "),  # not the usual one
+        (os.fsdecode(b"bad\xffname"), "RRBENCH_ZOO='bad\N{REPLACEMENT CHARACTER}name' "),
+    ],
+)
+def test_a_command_is_told_with_its_zoo_and_without_the_folders_above(
+    given: str | None, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RRBENCH_ZOO", raising=False)
+    if given is not None:
+        monkeypatch.setenv("RRBENCH_ZOO", given.format(here=tmp_path))
+    assert zoo.zoo_prefix() == prefix
+
+
+def test_the_manifest_holds_a_command_that_finds_the_same_zoo_again(
+    command: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = train(command, packed)
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--zoo"]):
+        assert command(*RUN, *more, "--out", "runs").code == 0
+    plain, told = [run["command"] for run in json.loads(Path("runs/manifest.json").read_text())["runs"]]
+    assert plain.startswith("rrbench run ")
+    monkeypatch.delenv("RRBENCH_ZOO")
+    shutil.rmtree("runs")
+    setting, _, *words = shlex.split(told)
+    monkeypatch.setenv(*setting.split("=", 1))
+    assert command(*words).code == 0
+    assert measured_on(Path("runs")) == [made]
