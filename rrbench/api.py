@@ -35,6 +35,7 @@ from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
 from rrbench.progress import Report, Silent
 from rrbench.rows.row import ResultRow
+from rrbench.zoo import zoo_prefix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +172,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     """Do the work of a job and add the run to the folder's manifest."""
     materials, begin = job.materials, time.time()
     record: dict[str, object] = {
-        "command": shlex.join(command),
+        "command": (zoo_prefix() if materials.use_large_zoo else "") + shlex.join(command),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin)),
         "preset": job.config.preset,
         "device": describe(materials.device),

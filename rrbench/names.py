@@ -249,7 +249,22 @@ def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[
     return Choice(name, tuple(kept), _label(name, values, base))
 
 
-def _label(name: str, values: Mapping[str, Value], base: Mapping[str, Value]) -> str:
+def spelled(kind: str, call: Call, table: Mapping[str, type], values: Mapping[str, object]) -> str:
+    """Return the canonical form of a call with the settings that it names; `values` has all others.
+
+    Defaults do not matter here: a user's file may have changed them, so that any setting may have to be named.
+    """
+    choice, known = resolve(kind, call, table, values), settings_of(table[call.name])
+    every: dict[str, object] = {key: default for key, (_, default) in known.items()} | dict(choice.settings)
+    first = [] if call.positional is None else [next(iter(known))]
+    base = every | dict.fromkeys([*first, *dict(call.keywords)], dataclasses.MISSING)  # unlike any value
+    for key in first:
+        if known[key][1] is dataclasses.MISSING:  # so it may be written without its name
+            del base[key]
+    return _label(call.name, every, base)
+
+
+def _label(name: str, values: Mapping[str, object], base: Mapping[str, object]) -> str:
     """Write the canonical form: no spaces, only settings that differ from their default, sorted."""
     differ = {key: value for key, value in values.items() if key not in base or value != base[key]}
     if "steps" in values and "restarts" in values and differ.keys() & {"steps", "restarts"}:

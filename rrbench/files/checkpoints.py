@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rrbench.errors import FileError, UseError, first_line
 from rrbench.files.disk import parse_json, replacing, sha256
+from rrbench.files.headers import TRAINING
 from rrbench.files.packing import unpack
 from rrbench.numbers import read_whole
 
@@ -61,6 +62,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, sha256(path), unpack(tensors) if facts.get("packed") else tensors, facts)
     except RuntimeError:
         raise UseError(f"checkpoint {path} is damaged: its packed weights do not fit their scales") from None
+
+
+def read_trained(path: Path) -> Checkpoint:
+    """Read the checkpoint of a training; refuse one whose header leaves out how it was trained."""
+    checkpoint = read_checkpoint(path)
+    absent = [name for name in TRAINING if name not in checkpoint.facts]
+    if absent:  # else it would pass for any training that a file's name or an index claims
+        raise UseError(f"checkpoint {path} does not say how it was trained: its header lacks {', '.join(absent)}")
+    return checkpoint
 
 
 def _read_pt(path: Path) -> dict[str, Tensor]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from rrbench.files.disk import parse_json
 
+# What decides the weights: every checkpoint of a training states these facts.
+TRAINING = ("dataset", "network", "framework", "training_key", "recipe", "seed", "chooser", "budget")
 LONGEST = 4_000_000  # bytes; that of a ResNet-18 has 26,000. JSON takes a second and 100 MB for so many
 
 

@@ -15,7 +15,7 @@ from rrbench.compute.looking import with_looks
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.given import WORDS, OwnData
 from rrbench.errors import CellError, StoppedError, UseError
-from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, unpack_bits
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, read_trained, unpack_bits
 from rrbench.files.disk import Files
 from rrbench.files.headers import read_facts
 from rrbench.lending import kept
@@ -163,7 +163,7 @@ class Materials:
         """Read a checkpoint; a checkpoint from a zoo must have the SHA-256 of its index. A given network has none."""
         if isinstance(training, Given):
             return Checkpoint(source.path, build(NetworkSource, training.network).content(), {}, {})
-        checkpoint = read_checkpoint(source.path)
+        checkpoint = read_trained(source.path)
         is_own = source.path == self.store.checkpoint_files(self._training_key(training)).chosen
         if not is_own and not checkpoint.sha256.startswith(source.key):
             raise UseError(f"checkpoint {source.path} does not have the SHA-256 of its index: damaged or replaced")
@@ -268,7 +268,7 @@ def _find(folder: Path, training: Training) -> tuple[Path, zoo.Entry] | None:
     fitting = [
         entry for entry, facts in named if facts.get("framework") == made_by and training.is_current(entry.key, facts)
     ]
-    # A file that cannot be read is taken last of all: reading it then says what is wrong with it.
+    # A file without a header that can be read is taken last of all: reading it then says what is wrong with it.
     unread = [entry for entry, facts in named if "framework" not in facts and training.is_current(entry.key, facts)]
     best = zoo.nearest(fitting or unread, _recipe(training))
     return None if best is None else (folder / best.file, best)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, cast
 
+from rrbench.files.headers import TRAINING
 from rrbench.names import Choice, parse_budget, radius_text, show
 from rrbench.planning.sample import Sample
 from rrbench.plugins.config import MetricSettings, Recipe
@@ -63,7 +64,7 @@ class Training:
         revised = self._revised()
         if not revised or key == self.key:
             return True
-        return header.keys() >= set(_TRAINING) and key == header_key(header, revised)
+        return header.keys() >= set(TRAINING) and key == header_key(header, revised)
 
     def _revised(self) -> dict[str, object]:
         """Return the revisions behind the weights, without those that are 1: shipped checkpoints must keep their keys.
@@ -304,13 +305,9 @@ def clean_key(cell: Mapping[str, Any]) -> str:
     )
 
 
-# The parts of a checkpoint's header that decide the weights.
-_TRAINING = ("dataset", "network", "framework", "training_key", "recipe", "seed", "chooser", "budget")
-
-
 def header_key(facts: Mapping[str, Any], revised: Mapping[str, object] | None = None) -> str:
     """Return the key of the training that a checkpoint's header describes; `revised` has revisions that are not 1."""
-    return digest(**{name: facts[name] for name in _TRAINING}, **(revised or {}))
+    return digest(**{name: facts[name] for name in TRAINING}, **(revised or {}))
 
 
 @cache

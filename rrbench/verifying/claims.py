@@ -7,23 +7,31 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from fractions import Fraction
 from typing import Any
 
 from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import Checkpoint
-from rrbench.names import is_of, long_form, parse, resolve, split_list
-from rrbench.planning.cells import attack_key, called, cell_key, clean_key, data_key, header_key, identity, read_budget
+from rrbench.names import Call, Choice, is_of, long_form, parse, resolve, spelled, split_list
+from rrbench.planning.cells import (
+    attack_key,
+    called,
+    cell_key,
+    clean_key,
+    data_key,
+    header_key,
+    identity,
+    read_budget,
+    training_key,
+)
 from rrbench.plugins.config import load_preset, preset_names
 from rrbench.plugins.own import OWN
 from rrbench.plugins.registry import build, choose, expand, plain_rejector, restore, table
 from rrbench.plugins.revisions import installed, write
-from rrbench.protocols import DataSource
+from rrbench.protocols import DataSource, Rejector
 from rrbench.rows.record import CellRecord
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, file_in, files_in
-from rrbench.rows.tables import budget_text
 from rrbench.verifying.restored import is_given
 from rrbench.zoo import Entry
 
@@ -67,18 +75,25 @@ def misnamed(record: CellRecord) -> Iterator[str]:
         text = getattr(row, kind)
         if not _means(kind, text, cell[kind]):
             yield f"its row says {kind} {text}, and {cell[kind][0]} with other settings was measured"
-        elif kind in STATED and stated.get(kind) != cell[kind][1]:
+            continue
+        if kind in STATED and stated.get(kind) != cell[kind][1]:
             yield f"its row states other settings of its {kind} than were measured"
+        yield from _misspelt(kind, text, cell[kind])
     if is_given(record):
         name = cell["network"][1].get("name")
         if row.framework or (name and row.trained_as != name):
             yield f"its row says framework {row.framework} and trained_as {row.trained_as}, and {name} was given"
     elif row.trained_as != row.framework and not row.trained_as.startswith(f"{row.framework}+"):
         yield f"its row says framework {row.framework} and trained_as {row.trained_as}"
+    else:
+        yield from _misspelt_training(record)
     named, members = stated.get("members", []), cell["members"]
     if len(named) != len(members) or not all(map(_is_attack, named, members)):
         names = ", ".join(member[0] for member in members) or "none"
         yield f"its row names the members {', '.join(map(str, named)) or 'none'}, and {names} were measured"
+    else:
+        for text, member in zip(named, members, strict=True):
+            yield from _misspelt("attack", text, member)
     if stated.get("every") != cell.get("every"):
         yield f"its row says every {stated.get('every')}, and {cell.get('every')} was measured"
     if ("moved_on" in stated) != ("moved_on" in cell):
@@ -86,9 +101,10 @@ def misnamed(record: CellRecord) -> Iterator[str]:
     elif "moved_on" in cell and not (len(members) == 1 and _is_attack(cell["attack"][1]["by"], members[0])):
         yield f"its images were moved by another attack than it names, {cell['attack'][1]['by']}"
     budget = read_budget(cell["budget"])
-    radius = None if budget is None else budget.radius
-    if row.norm != (budget.norm if budget else "") or (Fraction(row.eps) if row.eps else None) != radius:
-        yield f"its row says the budget {budget_text(row) or 'none'}, and {cell['budget'] or 'none'} was measured"
+    radius = "" if budget is None or budget.radius is None else str(budget.radius)
+    if (row.norm, row.eps) != (budget.norm if budget else "", radius):
+        told = f"{row.norm}:{row.eps}".strip(":")
+        yield f"its row says the budget {told or 'none'}, and {cell['budget'] or 'none'} was measured"
 
 
 def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
@@ -96,13 +112,43 @@ def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
     name, values = saved
     if name == OWN:
         return bool(text == values.get("name"))
-    classes = table(kind).classes
-    call = long_form(kind, parse(expand(kind, text)), classes)
+    classes, call = table(kind).classes, _call(kind, text)
     if call.name != name:
         return False
     if not is_of(classes[name], values):
         return True
     return bool(identity(resolve(kind, call, classes, values))[1] == values)
+
+
+def _call(kind: str, text: str) -> Call:
+    return long_form(kind, parse(expand(kind, text)), table(kind).classes)
+
+
+def _misspelt(kind: str, text: str, saved: Sequence[Any]) -> Iterator[str]:
+    """Say how rrbench spells the name of a measured plugin, if a row spells it otherwise: tables compare names."""
+    (name, values), classes = saved, table(kind).classes
+    if name != OWN and is_of(classes[name], values):
+        canonical = spelled(kind, _call(kind, text), classes, values)
+        if text != canonical:
+            yield f"its row says {kind} {text}, which is spelled {canonical}"
+
+
+def _misspelt_training(record: CellRecord) -> Iterator[str]:
+    """Say how rrbench calls a network, if a row spells otherwise what a rejector did to the weights."""
+    row = record.row
+    text = row.trained_as.removeprefix(row.framework).removeprefix("+")
+    try:
+        key = training_key(build(Rejector, _trainer(text)), parse(text).name) if text else ""
+    except UseError:  # that rejector is not installed here, or in another version
+        return
+    canonical = called(row.framework, record.cell["framework"][0], key)
+    if row.trained_as != canonical:
+        yield f"its row says trained_as {row.trained_as}, which is spelled {canonical}"
+
+
+def _trainer(text: str) -> Choice:
+    """Return the rejector that a training key names."""
+    return resolve("rejector", parse(text), table("rejector").classes, {})
 
 
 def _is_attack(text: str, saved: Sequence[Any]) -> bool:
@@ -157,7 +203,7 @@ def _is_called(text: str, header: Mapping[str, Any]) -> bool:
 
     An index, which has no settings, must have the very name.
     """
-    if text == header.get("trained_as") or "framework" not in header:
+    if "framework" not in header:
         return bool(text == header.get("trained_as"))
     framework, made = next(iter(split_list(text, at="+")), ""), header["framework"]
     try:
@@ -170,7 +216,7 @@ def _is_called(text: str, header: Mapping[str, Any]) -> bool:
 def elsewhere(record: CellRecord, header: Mapping[str, Any]) -> CellRecord:
     """Return the record of a transfer's attack on the other network, which has this header."""
     cell = {name: part for name, part in record.cell.items() if name != "moved_on"}
-    rejector = resolve("rejector", parse(header["training_key"] or plain_rejector()), table("rejector").classes, {})
+    rejector = _trainer(header["training_key"] or plain_rejector())
     cell |= {
         "checkpoint": record.cell["moved_on"],
         "framework": header["framework"],

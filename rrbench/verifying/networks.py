@@ -8,7 +8,7 @@ from typing import Any, cast
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
 from rrbench.compute.looking import with_looks
-from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint
+from rrbench.files.checkpoints import Checkpoint, load_weights, read_trained
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.planning.sample import Sample
@@ -52,7 +52,7 @@ class Networks:
         """Return a checkpoint, read and hashed once."""
         if path not in self._checkpoints:
             _make_room(self._checkpoints)
-            self._checkpoints[path] = read_checkpoint(path)
+            self._checkpoints[path] = read_trained(path)
         return self._checkpoints[path]
 
     def measured(self, record: CellRecord, checkpoint: Checkpoint) -> MeasuredNetwork:

@@ -5,6 +5,7 @@ also list a network that was not kept: rows were measured on it, and only its ha
 """
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from rrbench.plugins.config import ADDED
 from rrbench.rows.published import REPOSITORY
 
 EMBEDDED = Path(__file__).resolve().parent
+USUAL = Path("results/zoo")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,20 @@ class Entry:
 
 def large_zoo() -> Path:
     """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo."""
-    return Path(os.environ.get("RRBENCH_ZOO", "results/zoo"))
+    return Path(os.environ.get("RRBENCH_ZOO", USUAL))
+
+
+def zoo_prefix() -> str:
+    """Return what a command with `--zoo` needs before it to be repeated: empty if that folder is the usual one.
+
+    A manifest is published, and the folders above mean nothing elsewhere: of a path outside this folder only its name
+    is written. The hashes in the rows say which networks were in it.
+    """
+    folder = large_zoo()
+    if folder.is_absolute():
+        folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else Path(folder.name)
+    shown = os.fsencode(folder).decode(errors="replace")  # a manifest is UTF-8, and a path may be anything
+    return "" if folder == USUAL else f"RRBENCH_ZOO={shlex.quote(shown)} "
 
 
 def shown_zoo() -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.errors import UseError
-from rrbench.files.checkpoints import load_weights, read_checkpoint
+from rrbench.files.checkpoints import load_weights, read_trained
 from rrbench.names import parse, resolve, unknown
 from rrbench.plugins.registry import build, plain_rejector, restore, table
 from rrbench.protocols import DataSource, NetworkSource, Outputs, Rejector
@@ -42,7 +42,7 @@ def load_model(
     >>> rrbench.load_model("cifar10", "pgd-at+rr")  # doctest: +SKIP
     """
     path, entry = _find(dataset, trained_as, network, seed)
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_trained(path)
     if checkpoint.sha256 != entry.sha256:
         raise UseError(f"checkpoint {path} does not have the SHA-256 of its index: damaged or replaced")
     facts = checkpoint.facts

@@ -19,6 +19,7 @@ from rrbench.names import (
     resolve,
     settings_of,
     show,
+    spelled,
     split_list,
     unknown,
 )
@@ -186,6 +187,28 @@ def test_the_defaults_of_a_preset_are_defaults_for_the_label_too() -> None:
     }
 
 
+def respelled(text: str, **values: object) -> str:
+    return spelled("attack", long_form("attack", parse(text), TABLE), TABLE, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("score( tau = 0.50 , k = 0500 )", "score(k=500,tau=0.5)"),
+        ("score(tau=1)", "score(tau=1)"),  # under a preset's tau=2, say
+        ("score(con)", "score(score=con)"),
+        ("aim(eta=01,objective=ce+rcon)", "aim(eta=1,objective=ce+rcon)"),  # a file may give an objective, too
+        ("aim(ce+rcon,steps=7)", "aim7x10(ce+rcon)"),
+        ("climb(9)", "climb9"),
+        ("climb009x1(keep=last)", "climb9(keep=last)"),
+        ("bare()", "bare"),
+    ],
+)
+def test_a_spelling_keeps_the_named_settings_whatever_their_defaults(text: str, label: str) -> None:
+    assert respelled(text) == label
+    assert respelled(label) == label
+
+
 def test_a_choice_holds_every_setting_in_the_order_of_the_class() -> None:
     assert chosen("score(k=5)").settings == (
         ("score", "rcon"),
@@ -316,6 +339,7 @@ def test_a_label_names_its_choice_again(given: dict[str, Value], defaults: dict[
     choice = chosen(f"score({arguments})", **defaults)
     assert chosen(choice.label, **defaults) == choice
     assert chosen(choice.label, **defaults).label == choice.label
+    assert respelled(choice.label, **dict(choice.settings)) == choice.label
 
 
 @settings(deadline=None)
@@ -324,6 +348,7 @@ def test_a_short_label_names_its_choice_again(steps: int, restarts: int, etas: l
     objective = "con+rr(multi)" if multi else "ce+rcon"
     choice = chosen(f"aim({objective},eta={show(tuple(etas))},steps={steps},restarts={restarts})")
     assert chosen(choice.label) == choice
+    assert respelled(choice.label) == choice.label
     assert split_list(f"a,{choice.label},b") == ["a", choice.label, "b"]
 
 

@@ -1,13 +1,20 @@
 """Which network `--zoo` takes: the user's before the shipped one, by all settings, however these were given."""
 
+import dataclasses
 import json
 import os
+import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rrbench
 from rrbench import zoo
+from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.files.disk import sha256
 from rrbench.files.headers import LONGEST, read_facts
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.rows.row import read_rows
@@ -172,6 +179,24 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_name_and_not_taken_for_ano
     assert "no checkpoint pgd-at(steps=2)" in lines(answer.err)[-1]
 
 
+@pytest.mark.parametrize("name", ["framework", "training_key"])
+def test_a_network_whose_header_leaves_out_how_it_was_trained_passes_for_no_training(
+    name: str, command: Any, packed: Path, tmp_path: Path
+) -> None:
+    train(command, packed)
+    (entry,) = zoo.entries(packed)
+    checkpoint = read_checkpoint(packed / entry.file)
+    facts = {key: value for key, value in checkpoint.facts.items() if key not in (name, "packed")}
+    write_checkpoint(checkpoint.path, checkpoint.tensors, facts)
+    zoo.write_index(packed, [dataclasses.replace(entry, sha256=sha256(checkpoint.path), epochs=99)])
+    told = f"checkpoint {checkpoint.path} does not say how it was trained: its header lacks {name}"
+    asked = one_step(tmp_path) if name == "framework" else []
+    answer = command(*RUN, *asked, "--zoo", "--out", tmp_path / "runs")
+    assert (answer.code, lines(answer.err)[-1]) == (2, f"rrbench: {told}")
+    with pytest.raises(rrbench.UseError, match=re.escape(told)):
+        rrbench.load_model("digits", "pgd-at")  # it takes the longest training
+
+
 def test_shipped_networks_may_be_named_as_the_zoo_and_are_then_as_asked(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,3 +214,44 @@ def test_a_header_too_long_and_a_pipe_are_no_headers(tmp_path: Path) -> None:
         assert read_facts(path) == facts
     os.mkfifo(tmp_path / "pipe")
     assert read_facts(tmp_path / "pipe") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "prefix"),
+    [
+        (None, ""),
+        ("results/zoo", ""),
+        ("packed", "RRBENCH_ZOO=packed "),
+        ("../packed/", "RRBENCH_ZOO=../packed "),
+        ("my zoo", "RRBENCH_ZOO='my zoo' "),
+        ("{here}/packed", "RRBENCH_ZOO=packed "),
+        ("{here}/results/zoo", ""),
+        ("/home/somebody/results/zoo", "RRBENCH_ZOO=zoo "),  # not the usual one
+        (os.fsdecode(b"bad\xffname"), "RRBENCH_ZOO='bad\N{REPLACEMENT CHARACTER}name' "),
+    ],
+)
+def test_a_command_is_told_with_its_zoo_and_without_the_folders_above(
+    given: str | None, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RRBENCH_ZOO", raising=False)
+    if given is not None:
+        monkeypatch.setenv("RRBENCH_ZOO", given.format(here=tmp_path))
+    assert zoo.zoo_prefix() == prefix
+
+
+def test_the_manifest_holds_a_command_that_finds_the_same_zoo_again(
+    command: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = train(command, packed)
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--zoo"]):
+        assert command(*RUN, *more, "--out", "runs").code == 0
+    plain, told = [run["command"] for run in json.loads(Path("runs/manifest.json").read_text())["runs"]]
+    assert plain.startswith("rrbench run ")
+    monkeypatch.delenv("RRBENCH_ZOO")
+    shutil.rmtree("runs")
+    setting, _, *words = shlex.split(told)
+    monkeypatch.setenv(*setting.split("=", 1))
+    assert command(*words).code == 0
+    assert measured_on(Path("runs")) == [made]

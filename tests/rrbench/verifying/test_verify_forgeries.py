@@ -99,6 +99,20 @@ def other_framework(path: Path) -> Path:
     return rekey(path, row=row, framework=["trades", settings])
 
 
+def in_header(change: Callable[[dict[str, Any]], object], **row: Any) -> Callable[[Path], None]:
+    """Change the header of the row's checkpoint, and what the row says with it."""
+
+    def make(path: Path) -> None:
+        record = read_cell(path)[0]
+        checkpoint = read_checkpoint(path.parent.parent / "checkpoints" / f"{record.checkpoint}.safetensors")
+        facts = dict(checkpoint.facts)
+        change(facts)
+        write_checkpoint(checkpoint.path, checkpoint.tensors, facts)
+        rewrite_cell(path, forge=True, checkpoint_sha256=read_checkpoint(checkpoint.path).sha256, **row)
+
+    return make
+
+
 def members(labels: list[str]) -> Callable[[Path], Path]:
     """Make the row that of an ensemble of one attack, and name others in it."""
 
@@ -226,6 +240,9 @@ FORGERIES = {
     "the recipe, in the header too": Forgery(header_too, "does not follow from its header"),
     "trained_as": Forgery(in_row(trained_as="pgd-at+rr"), "its row says trained_as pgd-at+rr"),
     "the framework": Forgery(other_framework, "its row says framework trades"),
+    "a header without its framework": Forgery(
+        in_header(lambda facts: facts.pop("framework")), "its header lacks framework"
+    ),
     "the seed": Forgery(in_key("seed", 5), "its row says seed 5"),
     "other weights": Forgery(other_weights, "the checkpoint gives other logits for the stored images"),
     # What was measured.
@@ -240,6 +257,19 @@ FORGERIES = {
     "the members": Forgery(members(["autoattack"]), "its row names the members autoattack"),
     "the number of members": Forgery(members(["pgd3", "pgd3"]), "its row names the members pgd3, pgd3"),
     "the steps of members": Forgery(members(["pgd100"]), "its row names the members pgd100"),
+    # How it is spelled: tables compare names.
+    "the spelling of the attack": Forgery(in_row(attack="pgd03"), "its row says attack pgd03, which is spelled pgd3"),
+    "the spelling of the framework": Forgery(
+        in_row(framework="pgd-at(steps=01)", trained_as="pgd-at(steps=01)"), "which is spelled pgd-at(steps=1)"
+    ),
+    "the spelling of the rejector": Forgery(in_row(rejector="rr()"), "rejector rr(), which is spelled rr", cell=RR),
+    "the spelling of members": Forgery(members(["pgd3x1"]), "attack pgd3x1, which is spelled pgd3"),
+    "the spelling of a training": Forgery(
+        in_header(lambda facts: facts.update(trained_as="pgd-at+rr()"), trained_as="pgd-at+rr()"),
+        "its row says trained_as pgd-at+rr(), which is spelled pgd-at+rr",
+        cell=RR,
+    ),
+    "the spelling of the radius": Forgery(in_row(eps="6/40"), "its row says the budget linf:6/40, and linf:3/20 was"),
     "the data": Forgery(in_row(data_sha256="0" * 64), "measured on other data"),
     # What came of it.
     "labels": Forgery(right_labels, "its ids or labels are not the data set's"),
