@@ -3,19 +3,19 @@
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rrbench.datasets.cifar import Cifar, Cifar10, cifar_info, to_batch
+from rrbench.datasets.cifar import Cifar, Cifar10, to_batch
 from rrbench.datasets.forms import Pixels, check_arrays
 from rrbench.datasets.search import Located, missing, reading
 from rrbench.errors import UseError
 from rrbench.names import unknown
-from rrbench.protocols import Batch, Split
+from rrbench.protocols import Batch, DataInfo, Split
 
 Corruption = Literal[
     "gaussian_noise",
@@ -45,7 +45,6 @@ SEVERITIES = 5
 class Corrupted(Located):
     """The test images of CIFAR-10 under one corruption, at one severity or all five; ids are those of clean images."""
 
-    info = cifar_info(10)
     uses_networks_of = "cifar10"
     name: ClassVar[str]
     corruptions: ClassVar[tuple[str, ...]]  # every corruption that can be named
@@ -61,12 +60,20 @@ class Corrupted(Located):
         if self.severity is not None and not 1 <= self.severity <= SEVERITIES:
             raise UseError(f"{self.name} has severities 1 to {SEVERITIES}, not {self.severity}")
 
+    @property
+    def info(self) -> DataInfo:  # type: ignore[override] # computed, since the number of test images varies
+        """CIFAR-10's, with the test images of every severity asked for."""
+        return replace(self.clean.info, test_size=len(self._severities) * self.clean.layout.test)
+
+    @property
+    def _severities(self) -> Sequence[int]:
+        return range(1, SEVERITIES + 1) if self.severity is None else [self.severity]
+
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
         """Return the corrupted test images; the other splits are those of CIFAR-10."""
         if split != "test":
             return self.clean.load(split, roots)
-        severities = range(1, SEVERITIES + 1) if self.severity is None else [self.severity]
-        batch = to_batch(self.read(self.folder(roots), self.corruption, severities), 0)
+        batch = to_batch(self.read(self.folder(roots), self.corruption, self._severities), 0)
         # The clean image's position: a threshold that a clean image helped to fix must not judge its corrupted copy.
         return batch._replace(ids=batch.ids % self.clean.layout.test)
 
@@ -121,7 +128,7 @@ class Cifar10C(Corrupted):
                 pixels.close()
                 raise ValueError("it is no published file; corruptions that were made here are cifar10-c-made")
             arrays = Pixels(pixels.transpose(0, 3, 1, 2), labels)
-            check_arrays(arrays, SEVERITIES * cls.clean.layout.test, cls.info.classes)
+            check_arrays(arrays, SEVERITIES * cls.clean.layout.test, cls.clean.info.classes)
         return Pixels(arrays.pixels, labels.astype(np.int64))
 
     @classmethod

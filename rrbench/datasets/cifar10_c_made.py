@@ -91,7 +91,7 @@ class Cifar10CMade(Corrupted):
             labels = archive["labels"]
             parts = [Pixels(archive[f"severity{each}"].transpose(0, 3, 1, 2), labels) for each in severities]
             for part in parts:
-                check_arrays(part, cls.clean.layout.test, cls.info.classes)
+                check_arrays(part, cls.clean.layout.test, cls.clean.info.classes)
         pixels = np.ascontiguousarray(np.concatenate([part.pixels for part in parts]))
         return Pixels(pixels, np.tile(labels.astype(np.int64), len(parts)))
 

@@ -39,6 +39,7 @@ def test_a_severity_is_its_share_of_the_file_and_none_is_all(folder: str, tmp_pa
     third = TinyCifar10C("fog", severity=3).load("test", (tmp_path,))
     for part, of_whole in zip(third, whole.at(slice(40, 60)), strict=True):
         assert torch.equal(part, of_whole)
+    assert (TinyCifar10C("fog").info.test_size, TinyCifar10C("fog", severity=3).info.test_size) == (100, 20)
 
 
 def test_training_and_calibration_images_come_from_cifar10(tmp_path: Path) -> None:
