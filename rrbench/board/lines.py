@@ -13,9 +13,8 @@ from typing import NamedTuple
 from rrbench.errors import UseError
 from rrbench.names import radius_text, split_list
 from rrbench.report.standings import ORACLE, Measured, is_worst_case
-from rrbench.report.summary import NEVER
 from rrbench.rows.currency import is_current
-from rrbench.rows.paired import Difference, ScoreFiles, differences, reference_of
+from rrbench.rows.paired import NEVER, Difference, ScoreFiles, differences
 from rrbench.rows.repeats import gather, names, victim_marks
 from rrbench.rows.row import ResultRow, members_of, order
 from rrbench.rows.sight import attack_text, is_blind, is_mixture
@@ -168,15 +167,10 @@ class Line:
     def beside_never(
         self, rows: Sequence[ResultRow], scores: dict[tuple[object, ...], ScoreFiles]
     ) -> list[Difference] | None:
-        """Return its differences from never rejecting under the same worst case; None if that was not measured."""
+        """Return its differences from never rejecting under the same worst case; None if nothing tells that."""
         if self.worst is None or self.rejector == NEVER:
             return None
         return differences(self.worst.rows, rows, NEVER, JOINT, scores)
-
-    def other_network(self, rows: Sequence[ResultRow]) -> str:
-        """Name the checkpoint of the never rejecting that it is compared with, if it is not its own; else nothing."""
-        found = reference_of(self.worst.first, rows, NEVER) if self.worst else None
-        return "" if found is None or found.trained_as == self.first.trained_as else found.trained_as
 
 
 def _named(text: str) -> list[str]:

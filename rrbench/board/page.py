@@ -12,8 +12,8 @@ from rrbench.report.document import document
 from rrbench.report.html import Safe, TableField, element, joined
 from rrbench.report.measurements import failures_table, strip
 from rrbench.report.standings import Measured
-from rrbench.report.summary import COVERS, NEVER
-from rrbench.rows.paired import Difference, ScoreFiles, all_but_note, difference_text, scored_rows
+from rrbench.report.summary import COVERS
+from rrbench.rows.paired import NEVER, OWN_ANSWERS, Difference, ScoreFiles, all_but_note, difference_text, scored_rows
 from rrbench.rows.row import COLUMNS, ResultRow
 from rrbench.rows.sight import attack_text
 from rrbench.rows.tables import bounds_text, summed_up
@@ -209,10 +209,8 @@ def _difference(line: Line, rows: Sequence[ResultRow], scores: Scores) -> TableF
     value = sum(each.value for each in found) / len(found)
     text, space, bounds = difference_text(found, JOINT).partition(" [")
     side = "gain" if _is_above(found) else "loss" if _is_below(found) else "level"
-    other = line.other_network(rows)
-    beside = [*([space + bounds] if bounds else []), *([f" on {other}"] if other else [])]
-    spans = [element("span", each, class_="bounds") for each in beside]
-    return TableField(joined([element("span", text, class_=side), *spans]), value, is_number=True)
+    beside = [element("span", space + bounds, class_="bounds")] if bounds else []
+    return TableField(joined([element("span", text, class_=side), *beside]), value, is_number=True)
 
 
 def _is_above(found: Sequence[Difference]) -> bool:
@@ -285,7 +283,8 @@ def _left(rows: Sequence[ResultRow]) -> Safe:
 def _meanings() -> Safe:
     said = {LABELS[name]: MEANINGS[name] for name in EXPLAINED}
     said |= {
-        f"against {NEVER}": f"{LABELS[JOINT]} minus that of {NEVER} under the same worst case, on the same inputs",
+        f"against {NEVER}": f"{LABELS[JOINT]} minus that of {NEVER} under the same worst case, on the same inputs; "
+        f"{OWN_ANSWERS} if none was measured on this network: minus its own answers, all accepted",
         "blind": "the attack that leaves the least of those that do not look at the rejector: it flatters",
         "strip": f"draws {LABELS[JOINT]} under the worst case and its interval; the upright line is {NEVER}",
     }

@@ -15,7 +15,7 @@ from rrbench.metrics.columns import LABELS
 from rrbench.report.html import Safe, element
 from rrbench.report.results import Results
 from rrbench.report.standings import Standing, main_budget
-from rrbench.report.summary import NEVER
+from rrbench.rows.paired import NEVER
 from rrbench.rows.row import ResultRow
 
 CURVES = 8  # more cannot be told apart in one plot

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rrbench.report.html import Safe, element, joined
 from rrbench.report.standings import Standing
-from rrbench.rows.paired import ScoreFiles, paired_difference
+from rrbench.rows.paired import NEVER, ScoreFiles, paired_difference
 from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import attack_text, is_blind
 from rrbench.rows.weak_attacks import MARK
@@ -12,7 +12,6 @@ from rrbench.rows.weak_attacks import MARK
 Lead = tuple[float, float, float]  # points, with the interval
 NAMED = 3  # rivals that a sentence names
 UNRANKED = 4  # rejectors without a rank that a sentence names
-NEVER = "never-reject"  # the control that answers everything
 LITTLE = 80.0  # percent of clean inputs: a rejector that answers fewer has bought robustness with refusals
 COVERS = (
     "Intervals are 95 % and cover the choice of test inputs, not of trainings: another training with another seed may "
@@ -72,13 +71,15 @@ def _by_what(standing: Standing, count: int) -> str:
 
 
 def _beside_never_rejecting(ranked: Sequence[Standing]) -> list[Safe]:
-    """Say how many rejectors are worth less than none."""
+    """Say how many rejectors are worth less than none; another network may be weaker, whatever its rejector does."""
     never = next((each for each in ranked if each.rejector == NEVER), None)
     if never is None:
         return []
-    below = sum(each.value < never.value for each in ranked)
-    count = "none is" if not below else f"{below} of {len(ranked) - 1} {'is' if below == 1 else 'are'}"
-    return [joined(["Never rejecting has ", measured(never), f": {count} below it. "])]
+    others = [each for each in ranked if each.trained_as == never.trained_as and each is not never]
+    below = sum(each.value < never.value for each in others)
+    count = "none is" if not below else f"{below} of {len(others)} {'is' if below == 1 else 'are'}"
+    where = "" if len(others) == len(ranked) - 1 else f" on {never.trained_as}"
+    return [joined(["Never rejecting has ", measured(never), f"{where}: {count} below it{' there' * bool(where)}. "])]
 
 
 def _unranked(defences: Sequence[Standing]) -> list[Safe]:

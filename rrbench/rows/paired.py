@@ -2,6 +2,9 @@
 
 A difference's interval is the 95 % percentile bootstrap over examples: each draw takes the same examples for both rows.
 It needs the per-example scores of a work folder; without them the difference has no interval.
+
+A difference between networks mixes the rejector with the training, so it names the other network. Never rejecting needs
+no row: on a network without one it is the row's own answers, all accepted.
 """
 
 import dataclasses
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.metrics.columns import LABELS
-from rrbench.metrics.deployment import deployed_draws
+from rrbench.metrics.deployment import Deployed, deployed, deployed_draws
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
@@ -25,10 +28,12 @@ from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by
 from rrbench.rows.scores import Scores, read_scores
 from rrbench.rows.tables import pivot_table, spread_text, summed_up
 
+NEVER = "never-reject"  # the control that answers everything
 SHARES = ("deploy_acc", "deploy_coverage", "deploy_robust", "deploy_joint", "distance", "success")
 PAIRED = (*RESAMPLED, *SHARES)
 SEED = 0
 NO_SCORES = "no score files beside the rows"
+OWN_ANSWERS = "*"  # after a difference whose reference is the row's own answers
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Difference:
     low: float | None = None
     high: float | None = None
     without: str = ""  # why there is no interval
+    of: str = ""  # what the reference is, if not a row on the same network: OWN_ANSWERS, or how it was trained
 
 
 def against_table(
@@ -86,10 +92,11 @@ def against_table(
         raise unknown("column", metric, COLUMNS)
     if metric not in PAIRED:
         raise UseError(f"no difference of {metric!r} can be paired; one of {', '.join(PAIRED)}")
-    if not any(goes_by(row, against) for row in references):
+    if against != NEVER and not any(goes_by(row, against) for row in references):
         raise unknown("rejector in these results:", against, {row.rejector for row in references})
     scores = scored_rows(path if path.is_dir() else path.parent)
     lacking: dict[str, None] = {}
+    kinds: set[str] = set()
 
     def field(group: Sequence[ResultRow]) -> str:
         value = summed_up(group, metric)
@@ -99,6 +106,7 @@ def against_table(
         if found is None:
             return f"{value} (no {against} beside it)"
         lacking.update(dict.fromkeys(each.without for each in found if each.without))
+        kinds.update(each.of for each in found if each.of)
         return f"{value} ({difference_text(found, metric)})"
 
     shown = pivot_table(rows, by, metric, layout, field)
@@ -106,8 +114,17 @@ def against_table(
     legend = f"({name} minus that of {against} on the same inputs [95 % interval over examples, paired])"
     if "\u00b1" in shown:
         legend += "; of several seeds: mean \u00b1 standard deviation over seeds"
+    remarks = []
+    if kinds - {OWN_ANSWERS}:
+        remarks.append(f"to a network: there {against} is that of another network, so the training differs too")
+    if OWN_ANSWERS in kinds:
+        remarks.append(f"{OWN_ANSWERS} no {against} was measured on this network: minus its own answers, all accepted")
     where = where_scores_are(path)
-    return shown, [legend, *(f"no interval: {reason}{where if reason == NO_SCORES else ''}" for reason in lacking)]
+    return shown, [
+        legend,
+        *remarks,
+        *(f"no interval: {reason}{where if reason == NO_SCORES else ''}" for reason in lacking),
+    ]
 
 
 def differences(
@@ -121,21 +138,33 @@ def differences(
 
     Only a single seed gets an interval: several show their spread.
     """
-    pairs = [(row, found) for row in group if (found := reference_of(row, references, against)) is not None]
-    if not pairs:
-        return None
-    is_single = len(group) == 1
-    paired = [paired_difference(*pair, metric, scores if is_single else {}) for pair in pairs]
-    return [each if is_single else Difference(each.value) for each in paired if each is not None]
+    is_single, has_reference, found = len(group) == 1, False, []
+    for row in group:
+        reference = reference_of(row, references, against)
+        of = "" if reference is None or _network(reference) == _network(row) else reference.trained_as
+        if against == NEVER and (reference is None or of) and (own := _gain(row, metric, scores, is_drawn=is_single)):
+            has_reference = True
+            found.append(own)
+        elif reference is not None:
+            has_reference = True
+            other = paired_difference(row, reference, metric, scores if is_single else {})
+            if other is not None:
+                found.append(dataclasses.replace(other, without=other.without if is_single else "", of=of))
+    return found if has_reference else None
+
+
+def _network(row: ResultRow) -> tuple[str, str]:
+    return row.trained_as, row.checkpoint_sha256
 
 
 def difference_text(found: Sequence[Difference], metric: str) -> str:
     """Print a difference with its interval; of several seeds the mean and the standard deviation."""
     places = 2 if metric in PERCENTAGES else 3
     text = spread_text([each.value for each in found], places, "+")
-    if len(found) != 1 or found[0].low is None or found[0].high is None:
-        return text
-    return f"{text} [{found[0].low:+.{places}f}, {found[0].high:+.{places}f}]"
+    if len(found) == 1 and found[0].low is not None and found[0].high is not None:
+        text += f" [{found[0].low:+.{places}f}, {found[0].high:+.{places}f}]"
+    named = [each.of for each in found if each.of]
+    return text if not named else f"{text}{OWN_ANSWERS}" if OWN_ANSWERS in named else f"{text} to {named[0]}"
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
@@ -168,14 +197,38 @@ def paired_difference(
     one, other = found[0].scores(), found[1].scores()
     if not np.array_equal(one.ids, other.ids) or not np.array_equal(one.labels, other.labels):
         return Difference(ours - theirs, without="the two were measured on other test inputs")
-    draws = found[0].drawn(one, metric, found[0]) - found[1].drawn(other, metric, found[0])
+    return _with_interval(
+        ours - theirs, found[0].drawn(one, metric, found[0]) - found[1].drawn(other, metric, found[0])
+    )
+
+
+def _with_interval(value: float, draws: NDArray[np.float64]) -> Difference:
     if not draws.size:
-        return Difference(ours - theirs, without="the rows were measured with resamples = 0")
+        return Difference(value, without="the rows were measured with resamples = 0")
     defined = draws[~np.isnan(draws)]
     if 2 * defined.size < draws.size or not defined.size:
-        return Difference(ours - theirs, without="undefined in most of the draws")
+        return Difference(value, without="undefined in most of the draws")
     low, high = np.percentile(defined, (2.5, 97.5))
-    return Difference(ours - theirs, float(low), float(high))
+    return Difference(value, float(low), float(high))
+
+
+def _gain(
+    row: ResultRow, metric: str, scores: dict[tuple[object, ...], ScoreFiles], *, is_drawn: bool
+) -> Difference | None:
+    """Return the difference from the row's own answers, all accepted; None if its scores do not tell it."""
+    scored, ours, name = scores.get(all_but_note(row)), getattr(row, metric), metric.removeprefix("deploy_")
+    if scored is None or not scored.is_there or ours is None or name not in Deployed._fields:
+        return None
+    own = scored.scores()
+    sure = np.ones_like(own.certainty)
+    clean = own.clean._replace(certainty=sure, own_threshold=0.0)
+    reference = deployed(clean, sure, own.correct)
+    assert reference is not None  # it brings its own threshold
+    value = ours - getattr(reference, name)
+    if not is_drawn:
+        return Difference(value, of=OWN_ANSWERS)
+    theirs = deployed_draws(clean, sure, own.correct, scored.resamples, SEED)[name]
+    return dataclasses.replace(_with_interval(value, scored.drawn(own, metric, scored) - theirs), of=OWN_ANSWERS)
 
 
 def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64]:

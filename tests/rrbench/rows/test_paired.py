@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from rrbench.metrics.measures import auc, augrc, aurc
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.rows.paired import (
     PAIRED,
+    Difference,
     ScoreFiles,
     against_table,
     all_but_note,
+    difference_text,
+    differences,
     drawn,
     paired_difference,
     reference_of,
@@ -152,7 +156,11 @@ def test_the_table_shows_differences_and_names_the_reference_once(folder: Path) 
     assert by_rejector["confidence"] == f"{expected(scores(0), 'deploy_robust'):.2f}"
     assert by_rejector["rr"].startswith(f"{expected(scores(1), 'deploy_robust'):.2f} (")
     assert by_rejector["rr"].count("[") == 1
-    assert notes == ["(robust minus that of confidence on the same inputs [95 % interval over examples, paired])"]
+    assert by_rejector["rr"].endswith("] to pgd-at)")
+    assert notes == [
+        "(robust minus that of confidence on the same inputs [95 % interval over examples, paired])",
+        "to a network: there confidence is that of another network, so the training differs too",
+    ]
 
 
 def test_without_score_files_one_line_says_so(folder: Path, tmp_path: Path) -> None:
@@ -160,13 +168,13 @@ def test_without_score_files_one_line_says_so(folder: Path, tmp_path: Path) -> N
         path.unlink()
     shown, notes = against_table(folder / "rows.csv", read_rows(folder), "attack", "auc", "confidence", "csv")
     assert "[" not in shown
-    assert notes[1:] == ["no interval: no score files beside the rows"]
+    assert notes[2:] == ["no interval: no score files beside the rows"]
 
 
 def test_scores_of_other_inputs_are_not_paired(folder: Path) -> None:
     save_scores(folder, "key1", scores(1)._replace(ids=np.arange(SIZE) + 1))
     _, notes = against_table(folder, read_rows(folder), "attack", "auc", "confidence", "text")
-    assert notes[1:] == ["no interval: the two were measured on other test inputs"]
+    assert notes[2:] == ["no interval: the two were measured on other test inputs"]
 
 
 def test_of_two_references_on_as_many_inputs_the_one_on_the_same_inputs_counts() -> None:
@@ -174,6 +182,68 @@ def test_of_two_references_on_as_many_inputs_the_one_on_the_same_inputs_counts()
     own = dataclasses.replace(tenth, rejector="rr")
     for rows in ([first, tenth], [tenth, first]):
         assert reference_of(own, rows, "confidence") == tenth
+
+
+@pytest.mark.parametrize(
+    ("metric", "unrejected"),
+    [
+        ("deploy_joint", lambda found: found.correct & found.clean_correct),
+        ("deploy_robust", lambda found: found.correct),
+        ("deploy_coverage", lambda found: np.ones(SIZE, dtype=bool)),
+    ],
+)
+def test_never_rejecting_needs_no_row_it_is_the_same_answers_all_accepted(
+    folder: Path, metric: str, unrejected: Callable[[Scores], Any]
+) -> None:
+    rows, known = {row.rejector: row for row in read_rows(folder)}, scored_rows(folder)
+    row = dataclasses.replace(rows["rr"], deploy_coverage=expected(scores(1), "deploy_coverage"))
+    known[all_but_note(row)] = known.pop(all_but_note(rows["rr"]))
+    found = only(differences([row], [row], "never-reject", metric, known))
+    gains = []
+    for chosen in [np.arange(SIZE), *np.random.default_rng(0).integers(SIZE, size=(400, SIZE))]:
+        drawn_scores = Scores._make(part[chosen] if part.size > 1 else part for part in scores(1))
+        gains.append(expected(drawn_scores, metric) - 100 * unrejected(drawn_scores).mean())
+    assert (found.value, found.low, found.high) == pytest.approx((gains[0], *np.percentile(gains[1:], (2.5, 97.5))))
+    assert found.of == "*"
+    elsewhere = only(differences([row], [never(row)], "never-reject", metric, known))
+    assert elsewhere == found, "a control on another network has other answers"
+    same = only(differences([row], [never(row, row.trained_as)], "never-reject", metric, known))
+    assert (same.of, same.value) == ("", getattr(row, metric) - 50), "a control on this network counts"
+    named = only(differences([row], [never(row)], "never-reject@pgd-at", metric, known))
+    assert (named.of, named.value) == ("pgd-at", getattr(row, metric) - 50), "asked for"
+
+
+def only(found: list[Difference] | None) -> Difference:
+    assert found is not None
+    (each,) = found
+    return each
+
+
+def never(row: ResultRow, trained_as: str = "pgd-at") -> ResultRow:
+    fifty = dict.fromkeys(("deploy_joint", "deploy_robust", "deploy_coverage"), 50.0)
+    return dataclasses.replace(row, rejector="never-reject", trained_as=trained_as, **fifty)  # type: ignore[arg-type]
+
+
+def test_what_answers_do_not_tell_of_never_rejecting_is_taken_from_its_row(folder: Path) -> None:
+    row = next(row for row in read_rows(folder) if row.rejector == "rr")
+    known = scored_rows(folder)
+    assert differences([row], [], "never-reject", "auc", known) is None, "its certainty is its own"
+    control = dataclasses.replace(never(row), auc=0.5)
+    found = only(differences([row], [control], "never-reject", "auc", known))
+    assert found.value == pytest.approx(expected(scores(1), "auc") - 0.5)
+    assert found.of == "pgd-at"
+    assert differences([row], [], "never-reject", "deploy_joint", {}) is None, "no scores"
+    seeds = [row, dataclasses.replace(row, seed=1)]
+    known[all_but_note(seeds[1])] = known[all_but_note(row)]
+    several = differences(seeds, [], "never-reject", "deploy_joint", known) or []
+    assert [(each.low, each.of) for each in several] == [(None, "*")] * 2
+    assert difference_text(several, "deploy_joint").endswith(" \u00b1 0.00*")
+
+
+def test_the_table_says_what_the_star_means(folder: Path) -> None:
+    shown, notes = against_table(folder, read_rows(folder), "attack", "deploy_joint", "never-reject", "csv")
+    assert shown.count("]*)") == 3
+    assert notes[1:] == ["* no never-reject was measured on this network: minus its own answers, all accepted"]
 
 
 def test_the_reference_is_that_of_the_same_framework_else_the_only_one() -> None:
@@ -202,7 +272,7 @@ def test_rows_measured_without_draws_have_differences_without_intervals(folder: 
         path.write_text(path.read_text().replace('"resamples": 400', '"resamples": 0'))
     shown, notes = against_table(folder, read_rows(folder), "attack", "auc", "confidence", "csv")
     assert "[" not in shown
-    assert notes[1:] == ["no interval: the rows were measured with resamples = 0"]
+    assert notes[2:] == ["no interval: the rows were measured with resamples = 0"]
 
 
 def test_wrong_words_are_one_line(folder: Path) -> None:
