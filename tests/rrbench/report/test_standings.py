@@ -1,5 +1,6 @@
 """`rrbench report`: how it ranks what it finds in rows, and how it describes it."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_doubts_and_cheap_robustness_are_said_beside_the_number() -> None:
 
 def test_a_rejector_of_another_network_is_not_called_worse_than_never_rejecting() -> None:
     """Its network may be weaker, and its rejector may help all the same."""
-    other = row("b", "pgd10", 50, trained_as="carl")
+    other = dataclasses.replace(row("b", "pgd10", 50), trained_as="carl")
     rows = [row("a", "pgd10", 60), row("c", "pgd10", 54), other, row("never-reject", "pgd10", 55)]
     said = text_of("".join(verdict(find_standings(rows), {})))
     assert "Never rejecting has 55.0 % [50.1, 59.8] on pgd-at: 1 of 2 is below it there." in said
