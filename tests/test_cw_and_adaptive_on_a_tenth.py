@@ -70,7 +70,7 @@ def test_rr_is_the_hardest_to_get_past_for_most_images_and_by_the_mean_in_linf_o
     worst = float(np.median(np.where(snet == 0, np.inf, snet)))
     assert worst > float(np.median(rr))
     assert f"SNet's median on CIFAR-100 is {worst:.2f}, above RR's" in flat()
-    assert "by the mean in linf only" in findings()
+    assert "By the mean this holds in linf, not in l2." in findings()
 
 
 def test_the_released_start_ends_as_far_but_for_an_image_that_ours_misses() -> None:

@@ -2,6 +2,7 @@
 
 from functools import cache
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from published import CIFAR10, ROOT, cells_in, rows, victims_at, worst_line
 from rrbench.figures.risk_coverage import at_its_boldest
 from rrbench.figures.scored import read_scored
-from rrbench.metrics.deployment import joint_where_kept
+from rrbench.metrics.deployment import CleanScores, accepted_by, joint_where_kept
+from rrbench.metrics.resampling import resampled_share
 from rrbench.paper.cells import cells_of
 from rrbench.paper.tabulate import Selection, paper_tables
-from rrbench.rows.paired import ScoreFiles, paired_difference, scored_rows
+from rrbench.rows.paired import Difference, ScoreFiles, all_but_note, differences, paired_difference, scored_rows
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores, read_scores
 
@@ -51,9 +53,8 @@ def joint(name: str, attack: str = "worst-case", eps: str = "8/255") -> str:
     return f"{at(name, attack, eps).deploy_joint:.2f}"
 
 
-def own_gain(name: str, attack: str = "worst-case") -> float:
+def own_gain(row: ResultRow) -> float:
     """Return joint less the accuracy that the same images leave if nothing is rejected."""
-    row = at(name, attack)
     assert row.deploy_joint is not None
     assert row.acc_all is not None
     return row.deploy_joint - row.acc_all
@@ -78,6 +79,33 @@ def shown(one: str, other: str) -> str:
     return f"{value} [{low}, {high}]"
 
 
+@cache
+def gain_of(row: ResultRow) -> Difference:
+    """Return what a rejector gains over never rejecting on its own network."""
+    (found,) = differences([row], rows(), "never-reject", "deploy_joint", scores()) or ()  # type: ignore[misc]
+    return found
+
+
+def gain(name: str) -> str:
+    found = gain_of(at(name))
+    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def gain_draws(row: ResultRow) -> Any:
+    """Return the gain in each draw of examples."""
+    file = scores()[all_but_note(row)]
+    own = file.scores()
+    both = (own.correct & own.clean_correct).astype(float)
+    never = resampled_share(both, np.ones_like(both), file.resamples, 0)
+    return file.drawn(own, "deploy_joint", file) - 100 * never
+
+
+def gains_apart(one: ResultRow, other: ResultRow) -> str:
+    """Return one gain less another, with its paired interval."""
+    low, high = np.percentile(gain_draws(one) - gain_draws(other), (2.5, 97.5))
+    return f"{own_gain(one) - own_gain(other):+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
 def under(attack: str, eps: str) -> dict[str, ResultRow]:
     """Return the rows of preset `paper` on plain PGD-AT under a blind attack, by rejector."""
     found = [row for row in rows() if (row.trained_as, row.preset, row.norm) == ("pgd-at", "paper", "linf")]
@@ -95,15 +123,39 @@ def test_what_the_recommended_rejectors_gain() -> None:
     looks = {row.attack: row for row in rows("cifar10-looks") if row.rejector == "cpr"}
     cpr, clean = looks["worst-case"], looks["clean"]
     assert f"Joint is {worst_line(cpr)[2]} on the first 1,000 images, where the same attacks leave" in findings()
-    assert f"leave {cpr.acc_all:.2f} % right without rejection. It answers {clean.deploy_coverage:.1f} %" in findings()
+    assert f"leave {cpr.acc_all:.2f} % right without rejection." in findings()
+    assert f"(with the thresholds held fixed). It answers {clean.deploy_coverage:.1f} % of clean inputs." in findings()
     assert f"Plain **confidence** gains {shown('confidence', 'never-reject')}" in findings()
+    assert f"RR gains as much on its own network, {gain('RR')}, but needs that network." in findings()
+
+
+def test_cpr_is_ahead_of_margin_on_the_same_images() -> None:
+    (cpr,) = [row for row in rows("cifar10-looks") if (row.rejector, row.attack) == ("cpr", "worst-case")]
+    looks = scored_rows(ROOT / "results" / "cifar10-looks")[all_but_note(cpr)].scores()
+    margin = scores()[all_but_note(at("margin"))].scores()
+    assert looks.ids.tolist() == margin.ids[:1000].tolist()
+    is_joint = [_is_joint(found)[:1000].astype(float) for found in (looks, margin)]
+    assert is_joint[0].mean() == pytest.approx((cpr.deploy_joint or 0) / 100)
+    chosen = np.random.default_rng(0).integers(1000, size=(2000, 1000))
+    low, high = np.percentile(100 * (is_joint[0] - is_joint[1])[chosen].mean(1), (2.5, 97.5))
+    assert f"On these images margin has {100 * is_joint[1].mean():.2f}, so CPR is" in findings()
+    assert f"{100 * (is_joint[0] - is_joint[1]).mean():+.2f} ahead [{low:+.2f}, {high:+.2f}]" in findings()
+
+
+def _is_joint(found: Scores) -> Any:
+    """Tell which inputs are answered right when clean and not answered wrong when attacked."""
+    accepted, stays = (accepted_by(found.clean, each) for each in (found.certainty, found.clean_certainty))
+    assert accepted is not None
+    assert stays is not None
+    return stays & found.clean_correct & (~accepted | found.correct)
 
 
 @pytest.mark.parametrize("name", ["margin", "confidence", "RR", "EBD", "ATRO", "SNet", "CARL"])
 def test_the_table_of_what_survives(name: str) -> None:
-    on_its_own = f"{own_gain(name):+.2f}"
-    line = f"| {name} | {joint(name, 'pgd100')} | {joint(name)} | {shown(name, 'never-reject')} | {on_its_own} |"
+    elsewhere = (at(name).deploy_joint or 0) - (at("never-reject").deploy_joint or 0)
+    line = f"| {name} | {joint(name, 'pgd100')} | {joint(name)} | {gain(name)} | {elsewhere:+.2f} |"
     assert line in findings()
+    assert gain_of(at(name)).value == pytest.approx(own_gain(at(name)))
     assert f"| never-reject | {joint('never-reject', 'pgd100')} | {joint('never-reject')} | | |" in findings()
 
 
@@ -127,13 +179,16 @@ def test_the_other_numbers_of_the_findings() -> None:
     value, low, high = less("RR", "confidence")
     near, far, weak = under("pgd100x10", "8/255"), under("pgd100x10", "16/255"), under("pgd10", "16/255")
     tpr95 = {name: f"{row.acc_tpr95:.2f}" for name, row in far.items()}
-    trades = [
-        f"{victims_at('worst-case')[key].deploy_joint:.2f}" for key in (("trades", "confidence"), ("trades+rr", "rr"))
-    ]
+    trades = [victims_at("worst-case")[key] for key in (("trades", "confidence"), ("trades+rr", "rr"))]
+    on_trades = paired_difference(trades[1], trades[0], "deploy_joint", scores())
+    assert on_trades is not None
     for said in (
+        f"RR's gain less confidence's is {gains_apart(at('RR'), at('confidence'))}.",
         f"RR minus confidence is {value} [{low}, {high}]",
         f"own network confidence has {joint('rr(score=con)')} and R-Con, RR's score, {joint('RR')}",
-        f"On TRADES confidence has {trades[0]} and RR {trades[1]}",
+        f"On TRADES confidence has {trades[0].deploy_joint:.2f} and RR {trades[1].deploy_joint:.2f}: RR minus "
+        f"confidence is {on_trades.value:+.2f} [{on_trades.low:+.2f}, {on_trades.high:+.2f}], and its "
+        f"gain less confidence's {gains_apart(trades[1], trades[0])}.",
         *(f"{name} {joint(name, eps='16/255')}" for name in ("never-reject", "confidence", "EBD", "RR")),
         *(
             f"{name} {joint(name)}"
@@ -141,7 +196,7 @@ def test_the_other_numbers_of_the_findings() -> None:
         ),
         f"energy {joint('energy')}, ViM {joint('ViM')}",
         f"have {joint('RR')}, {joint('EBD')} and {joint('SNet')}",
-        *(f"{name} ({joint(name)})" for name in ("KD", "GDA", "SNet", "ViM", "GDA*", "LID")),
+        *(f"{name} ({joint(name)})" for name in ("KD", "GDA", "SNet", "CARL", "ATRO", "ViM", "GDA*", "LID")),
         f"the coupled rejector ({joint('coupled')})",
         f"KD ({near['kd'].acc_tpr95:.2f}) and GDA ({near['gda'].acc_tpr95:.2f}) are below the accuracy without any "
         f"rejection ({near['kd'].acc_all:.2f})",
@@ -162,43 +217,95 @@ def test_what_is_said_of_atro_and_of_effort_against_margin() -> None:
     assert f"takes {robust['apgd-reject'] - min(doubled):.1f} points from margin at most" in findings()
 
 
-def test_what_is_below_never_rejecting_is_clearly_so() -> None:
-    worst = victims_at("worst-case")
-    reference = worst[victim("never-reject")].deploy_joint or 0
-    below = [rejector for (_, rejector), row in worst.items() if (row.deploy_joint or 0) < reference]
-    assert len(below) == 9
-    below.remove("atro")  # level: its interval reaches above 0
-    assert all(float(less(rejector, "never-reject")[2]) < 0 for rejector in below)
+def test_what_is_below_never_rejecting_on_its_own_network_is_clearly_so() -> None:
+    below = [row for row in victims_at("worst-case").values() if own_gain(row) < 0]
+    assert [row.rejector for row in sorted(below, key=own_gain)] == ["kd", "gda", "coupled", "vim", "gda*", "lid"]
+    assert all((gain_of(row).high or 0) < 0 for row in below)
+    assert own_gain(at("GDA")) < -3 < own_gain(at("coupled"))
+
+
+def test_refusing_at_random() -> None:
+    """5 % of all inputs are refused; an attacked copy has its own draw, or the attacker tries until it is accepted."""
+    right, both = (at("never-reject", "clean", "").acc_all or 0), (at("never-reject").deploy_joint or 0)
+    fresh, tried = 0.95 * (both + 0.05 * (right - both)), 0.95 * both
+    assert (
+        f"at random has {fresh:.2f}. If the attacker may try until an image is accepted, it is {tried:.2f}."
+        in findings()
+    )
+    assert (at("GDA").deploy_joint or 0) < tried
+
+
+def test_on_rrs_network_confidence_is_ahead_at_a_strict_threshold() -> None:
+    own, plain = (scores()[all_but_note(at(name))].scores() for name in ("RR", "rr(score=con)"))
+    kept = np.array([0.9, 0.8])
+
+    def apart(chosen: Any) -> Any:
+        one, other = (
+            joint_where_kept(_drawn(found.clean, chosen), found.certainty[chosen], found.correct[chosen], kept)
+            for found in (own, plain)
+        )
+        return one - other
+
+    rng = np.random.default_rng(0)
+    draws = np.array([apart(rng.integers(10_000, size=10_000)) for _ in range(1000)])
+    (low, lowest), (high, highest) = np.percentile(draws, (2.5, 97.5), axis=0)
+    assert low < 0 < high, "level"
+    value = apart(np.arange(10_000))[1]
+    assert f"R-Con less confidence is {value:+.2f} [{lowest:+.2f}, {highest:+.2f}]" in findings()
+
+
+def _drawn(clean: CleanScores, chosen: Any) -> CleanScores:
+    return clean._replace(certainty=clean.certainty[chosen], correct=clean.correct[chosen], folds=clean.folds[chosen])
 
 
 def test_carl_and_snet_on_their_own_networks() -> None:
     plain = [f"{at(name).acc_all:.2f}" for name in ("CARL", "SNet", "never-reject")]
-    blind, seems = at("CARL", "pgd100"), own_gain("CARL", "pgd100")
+    blind = at("CARL", "pgd100")
+    gains, seems = [own_gain(at(name)) for name in ("CARL", "SNet")], own_gain(blind)
     for said in (
-        f"on their own networks, {own_gain('CARL'):.2f} and {own_gain('SNet'):.2f}, but these are weaker than PGD-AT's",
+        f"on their own networks, {gains[0]:.2f} and {gains[1]:.2f}, but these are weaker than PGD-AT's",
         f"they have {plain[0]} and {plain[1]} at the worst case, PGD-AT {plain[2]}.",
         f"CARL seems to gain {seems:.2f} ({blind.deploy_joint:.2f}; without rejection {blind.acc_all:.2f})",
     ):
         assert said in text("results/README.md"), said
-    assert f"without any rejection they have {plain[0]} and {plain[1]}" in findings()
+    assert f"without any rejection these have {plain[1]}, {plain[0]} and {at('ATRO').acc_all:.2f}." in findings()
 
 
 def test_the_sentences_of_the_readme() -> None:
-    gained = {name: less(name, "never-reject") for name in ("margin", "confidence", "RR")}
-    blind = {name: float(joint(name, "pgd100")) - float(joint("never-reject", "pgd100")) for name in gained}
-    plain = {name: [part.lstrip("+") for part in parts] for name, parts in gained.items()}
-    value, low, high = less("RR", "confidence")
+    worst, blind = (
+        {name: f"{own_gain(at(name, attack)):.2f}" for name in ("margin", "confidence", "RR")}
+        for attack in ("worst-case", "pgd100")
+    )
+    value, low, high = (float(part) for part in less("RR", "confidence"))
+    apart = gains_apart(at("RR"), at("confidence")).replace("[", "points (").replace(", ", " to ").replace("]", ")")
+    margin = gain_of(at("margin"))
+    weaker = (at("never-reject").acc_all or 0) - (at("RR").acc_all or 0)
     for said in (
-        f"confidence gains {blind['confidence']:.2f} points of joint under PGD-100 and {plain['confidence'][0]} at the",
-        f"interval {plain['confidence'][1]} to {plain['confidence'][2]}); RR gains {blind['RR']:.2f} and",
-        f"and {plain['RR'][0]} ({plain['RR'][1]} to {plain['RR'][2]})",
-        f"no advantage of RR over confidence: {value} points ({low} to {high})",
-        f"gains {plain['margin'][0]} points ({plain['margin'][1]} to {plain['margin'][2]})",
-        f"plain confidence gains {plain['confidence'][0]} points over never rejecting",
-        f"that rrbench starts from, {plain['RR'][0]}.",
-        f"needs no training, gains {plain['margin'][0]}.",
+        f"confidence gains {blind['confidence']} points of joint under PGD-100 and {worst['confidence']} at the worst",
+        f"case. RR gains {blind['RR']} and {worst['RR']} on its own network.",
+        f"RR's gain less confidence's is {apart}.",
+        f"so its joint is {-value:.2f} lower ({-high:.2f} to {-low:.2f}; one training each)",
+        f"gains {worst['margin']} points ({margin.low:.2f} to {margin.high:.2f})",
+        f"plain confidence gains {worst['confidence']} points over never rejecting.",
+        f"gains {worst['RR']} on its own network, which is {weaker:.2f} weaker.",
+        f"needs no training, gains {worst['margin']}.",
     ):
         assert said in text("README.md"), said
+
+
+def test_what_the_page_on_metrics_says_of_cross_fitting() -> None:
+    found = {name: under_pgd100x10(*victim(name)) for name in ("confidence", "RR", "EBD", "SNet")}
+    widths = [(row.deploy_robust_high or 0) - (row.deploy_robust_low or 0) for row in found.values()]
+    lead = paired_difference(found["RR"], found["confidence"], "deploy_robust", scores())
+    assert lead is not None
+    said = f"{min(widths):.1f} to {max(widths):.1f} points wide, and RR leads by {lead.value:.1f}"
+    assert f"{said} [{lead.low:.1f}, {lead.high:.1f}]." in text("docs/metrics.md")
+
+
+def under_pgd100x10(trained_as: str, rejector: str) -> ResultRow:
+    wanted = (trained_as, rejector, "pgd100x10", "8/255", "paper")
+    (row,) = [row for row in rows() if (row.trained_as, row.rejector, row.attack, row.eps, row.preset) == wanted]
+    return row
 
 
 def on_all(trained_as: str, norm: str, eps: str, attack: str) -> ResultRow:

@@ -7,7 +7,6 @@ import pytest
 
 from published import PRINTED, ROOT, rows, victims_at, worst_line
 from rrbench.names import parse
-from rrbench.paper.cells import cells_of
 from rrbench.plugins.registry import table
 
 RANKED = PRINTED | {"T-Con": "t-con"}  # the others are called as in the rows
@@ -22,21 +21,9 @@ def named(name: str, trained_as: str) -> tuple[str, str]:
 NUMBERS = r"\|(?P<before>[^+\n]*?)\|(?P<worst> \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \[\d[^|]*\]) \|"
 
 
-def published_blind(trained_as: str, rejector: str) -> str:
-    """Return what the paper prints for PGD-100x10 at 8/255, in brackets; empty if it has no such line."""
-    found = [
-        f" ({cell.value})"
-        for cell in cells_of("table2")
-        if (cell.at, cell.rejector, cell.metric) == (trained_as.split("+")[0], rejector, "acc_tpr95")
-        and (cell.norm, cell.eps) == ("linf", "8")
-    ]
-    return "".join(found)
-
-
 def before_in_readme(victim: tuple[str, str]) -> list[str]:
     clean, blind = victims_at("clean", "")[victim], victims_at("pgd100")[victim]
-    printed = f"{blind.acc_tpr95:.2f}{published_blind(*victim)}"
-    return [f"{clean.acc_all:.2f}", f"{clean.deploy_coverage:.1f}", printed]
+    return [f"{clean.acc_all:.2f}", f"{clean.deploy_coverage:.1f}", f"{blind.deploy_joint:.2f}"]
 
 
 def before_in_results(victim: tuple[str, str]) -> list[str]:
