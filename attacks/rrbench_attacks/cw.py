@@ -99,6 +99,24 @@ class Adam:
         self.position = self.position.addcdiv(self.first, spread, value=-self.learning_rate / (1 - 0.9**self.count))
 
 
+class Descent:
+    """The images that still make progress in one descent, and what belongs to each of them."""
+
+    def __init__(self, record: Record, weight: Tensor, learning_rate: float) -> None:
+        self.rows = torch.arange(len(record.labels), device=record.labels.device)  # where they are in the record
+        self.start, self.labels, self.weight = record.start, record.labels, weight
+        self.centre = (INSIDE * (2 * self.start - 1)).atanh()  # the start in tanh space
+        self.adam = Adam(torch.zeros_like(self.start), learning_rate)  # its position is the offset from the centre
+        self.lowest = self.last = torch.full_like(weight, math.inf)  # the loss that counts: now, and at the last check
+
+    def keep(self, going: Tensor) -> None:
+        """Keep only the images in `going`."""
+        self.rows, self.labels, self.weight = self.rows[going], self.labels[going], self.weight[going]
+        self.start, self.centre = self.start[going], self.centre[going]
+        self.lowest, self.last = self.lowest[going], self.last[going]
+        self.adam.keep(going)
+
+
 @dataclass(frozen=True)
 class CarliniWagner(Attack):
     """Descends distance + c * shortfall in tanh space with Adam; each image searches for its own smallest c.
@@ -217,45 +235,45 @@ class CarliniWagner(Attack):
 
         Images that make no progress leave the batch.
         """
-        images, labels = record.start, record.labels
-        rows = torch.arange(len(labels), device=labels.device)
-        centre = (INSIDE * (2 * images - 1)).atanh()
-        adam = Adam(torch.zeros_like(images), self.learning_rate)
+        descent = Descent(record, weight, self.learning_rate)
         reached = torch.zeros_like(record.broken)
-        lowest = last = torch.full_like(weight, math.inf)
         for step in range(self.steps):
-            offset = adam.position.requires_grad_()
-            with torch.enable_grad():
-                moved = ((centre + offset).tanh() + 1) / 2
-                outputs = network(moved)
-                lead = margin(outputs.logits, labels)
-                shortfall = F.relu(lead)
-                if record.floor != WRONG:
-                    certainty = record.certainty(outputs, labels)
-                    shortfall = shortfall + F.relu(record.floor - certainty)
-                loss = self.penalty(moved - images) + weight * shortfall
-                (gradient,) = torch.autograd.grad(loss.sum(), offset)
-            adam.position, moved, loss = offset.detach(), moved.detach(), loss.detach()
-            with torch.no_grad():
-                if record.floor == WRONG:  # nothing descends by it
-                    certainty = record.certainty(outputs, labels)
-                wrong = outputs.logits.argmax(1) != labels
-                reached[rows] |= record.see(rows, moved, wrong, lead, certainty, self.distance(moved - images))
-            # Differs from the release: an image's own loss oscillates, so its lowest since the last check counts.
-            lowest = torch.minimum(lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss)
+            loss, gradient, is_there = self.evaluate(network, record, descent)
+            reached[descent.rows] |= is_there
+            # Differs from the release: an image's own loss oscillates, so the lowest of its losses counts.
+            descent.lowest = torch.minimum(descent.lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss)
             if step % max(self.steps // CHECKS, 1) == 0:
-                record.broken[rows] |= lowest.isnan()
-                going, last = lowest <= STALLED * last, lowest
+                record.broken[descent.rows] |= descent.lowest.isnan()
+                going = descent.lowest <= STALLED * descent.last
+                descent.last = descent.lowest
                 if not bool(going.all()):
-                    rows, images, labels, centre, weight, lowest, last, gradient = (
-                        part[going] for part in (rows, images, labels, centre, weight, lowest, last, gradient)
-                    )
-                    adam.keep(going)
-                if not len(rows):
+                    descent.keep(going)
+                    gradient = gradient[going]
+                if not len(descent.rows):
                     break
-            adam.descend(gradient)
-        record.broken[rows] |= lowest.isnan()
+            descent.adam.descend(gradient)
+        record.broken[descent.rows] |= descent.lowest.isnan()
         return reached
+
+    def evaluate(self, network: Network, record: Record, descent: Descent) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each image's loss and gradient, and which images are at the goal; the record sees them all."""
+        offset = descent.adam.position.detach().requires_grad_()
+        with torch.enable_grad():
+            moved = ((descent.centre + offset).tanh() + 1) / 2
+            outputs = network(moved)
+            lead = margin(outputs.logits, descent.labels)
+            shortfall = F.relu(lead)
+            with torch.set_grad_enabled(record.floor != WRONG):  # if wrong is enough, nothing descends by certainty
+                certainty = record.certainty(outputs, descent.labels)
+            if record.floor != WRONG:
+                shortfall = shortfall + F.relu(record.floor - certainty)
+            loss = self.penalty(moved - descent.start) + descent.weight * shortfall
+            (gradient,) = torch.autograd.grad(loss.sum(), offset)
+        moved, loss = moved.detach(), loss.detach()
+        with torch.no_grad():
+            wrong = outputs.logits.argmax(1) != descent.labels
+            distance = self.distance(moved - descent.start)
+            return loss, gradient, record.see(descent.rows, moved, wrong, lead, certainty, distance)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
 from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
-from rrbench.figures.style import NORMS, finish, legend_below, look, panels, styled
+from rrbench.figures.style import NORMS, Look, finish, legend_below, look, panels, styled
 from rrbench.metrics.columns import LABELS
 from rrbench.names import radius_text, unknown
 from rrbench.rows.row import ResultRow, order
@@ -43,50 +45,52 @@ def draw_accuracy_budget(
         columns = 1 if len(metrics) == 1 else 2
         height = 2.4 + 0.16 * len(victims) / columns / len(norms)
         figure, axes = panels(len(norms), len(metrics), width=2.6, height=height)
-        for index, panel in enumerate(axes):
-            norm, metric = norms[index // len(metrics)], metrics[index % len(metrics)]
-            for victim in victims:
-                points = [row for row in curves.get((norm, victim), []) if getattr(row, metric) is not None]
-                style = look(victims.index(victim))
-                radii = [float(radius(row)) for row in points]
-                panel.plot(
-                    radii,
-                    [getattr(row, metric) for row in points],
-                    color=style.color,
-                    linestyle=style.linestyle,
-                    marker=style.marker,
-                    label=labels[victim],
-                )
-                weak = [row for row in points if MARK in row.note]
-                panel.plot(
-                    [float(radius(row)) for row in weak],
-                    [getattr(row, metric) for row in weak],
-                    linestyle="none",
-                    marker=style.marker,
-                    color=style.color,
-                    markerfacecolor="white",
-                )
-                if metric == "acc_tpr95":
-                    low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
-                    panel.fill_between(radii, low, high, color=style.color, alpha=0.15, linewidth=0)
-            ticks = sorted({radius(row) for key, points in curves.items() if key[0] == norm for row in points})
-            smallest = next((float(tick) for tick in ticks if tick), 1.0)
-            if float(ticks[-1]) > WIDE * smallest:
-                panel.set_xscale("symlog", base=2, linthresh=smallest, linscale=0.5)
-                panel.minorticks_off()
-            panel.set_xticks(
-                [float(tick) for tick in ticks],
-                [radius_text(tick) for tick in ticks],
-                rotation=60,
-                ha="right",
-                rotation_mode="anchor",
-                fontsize=6,
-            )
+        for panel, (norm, metric) in zip(axes, product(norms, metrics), strict=True):
+            for index, victim in enumerate(victims):
+                _draw_curve(panel, curves.get((norm, victim), []), metric, look(index), labels[victim])
+            _mark_radii(panel, [row for key, points in curves.items() if key[0] == norm for row in points])
             panel.set(xlabel=f"{NORMS[norm]} radius", ylabel=f"{LABELS[metric]} (%)", ylim=(0, 102))
         legend_below(figure, axes, columns)
         doubt = "; hollow: too weak, as other rows show" * any(MARK in row.note for row in used)
         finish(figure, f"{name}, {provenance_text(used)}{doubt}")
     return figure
+
+
+def _draw_curve(panel: Axes, rows: Sequence[ResultRow], metric: str, style: Look, label: str) -> None:
+    """Draw a victim's curve: hollow points where the attack was too weak, a band where the metric has an interval."""
+    points = [row for row in rows if getattr(row, metric) is not None]
+    weak = [row for row in points if MARK in row.note]
+    radii = [float(radius(row)) for row in points]
+    values = [getattr(row, metric) for row in points]
+    panel.plot(radii, values, color=style.color, linestyle=style.linestyle, marker=style.marker, label=label)
+    panel.plot(
+        [float(radius(row)) for row in weak],
+        [getattr(row, metric) for row in weak],
+        linestyle="none",
+        marker=style.marker,
+        color=style.color,
+        markerfacecolor="white",
+    )
+    if metric == "acc_tpr95":
+        low, high = ([getattr(row, f"{metric}_{end}") for row in points] for end in ("low", "high"))
+        panel.fill_between(radii, low, high, color=style.color, alpha=0.15, linewidth=0)
+
+
+def _mark_radii(panel: Axes, rows: Sequence[ResultRow]) -> None:
+    """Put a tick at each radius, as an exact fraction."""
+    ticks = sorted({radius(row) for row in rows})
+    smallest = next((float(tick) for tick in ticks if tick), 1.0)
+    if float(ticks[-1]) > WIDE * smallest:
+        panel.set_xscale("symlog", base=2, linthresh=smallest, linscale=0.5)
+        panel.minorticks_off()
+    panel.set_xticks(
+        [float(tick) for tick in ticks],
+        [radius_text(tick) for tick in ticks],
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=6,
+    )
 
 
 def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[tuple[str, Victim], list[ResultRow]]]:

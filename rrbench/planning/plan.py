@@ -1,7 +1,8 @@
 """Turns a request into a list of cells, ordered so that work is shared. Touches no file and no GPU."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import cast
 
 from rrbench.errors import UseError
@@ -44,6 +45,17 @@ class Request:
     recipe: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """An attack with what a cell says of it."""
+
+    attack: Choice
+    budget: Budget | None
+    members: tuple[Choice, ...] = ()
+    source: str | None = None  # of a transfer: the other network's name
+    moved_on: Training | None = None  # of a transfer: that network, once data set, network and seed are known
+
+
 def make_plan(request: Request, config: Config) -> Plan:
     """Check a configuration, and turn a request into cells."""
     check_names(config)
@@ -55,44 +67,48 @@ def plan_cells(request: Request, config: Config) -> Plan:
 
     The configuration has been checked: that takes longer than a small plan, and a paper's tables make hundreds.
     """
-    dropped: dict[str, None] = {}
-    cells: dict[Cell, None] = {}
     if not request.seeds:
         raise UseError("no seed given")
     for seed in request.seeds:
         convert(seed, int, "a seed")
+    dropped: dict[str, None] = {}
+    cells = list(dict.fromkeys(_cells(request, config, dropped)))
+    if not cells:
+        raise UseError("nothing to run: " + ("; ".join(dropped) or "no rejector or attack left"))
+    return Plan(_ordered(cells), tuple(dropped))
+
+
+def _cells(request: Request, config: Config, dropped: dict[str, None]) -> Iterator[Cell]:
+    """Yield every victim under every attack; two names of one thing give the same cell twice."""
     sample = Sample.asked(request.limit, request.every)
     for text in request.datasets or (config.run.dataset,):
         dataset = _chosen("dataset", text, config, parse(text).name if isinstance(text, str) else OWN)
         sample.check(build(DataSource, dataset).info.test_size, dataset)
         attacks = _attacks(request, config, dataset, dropped)
-        for network in _networks(request, config, dataset):
-            for seed in request.seeds:
-                moved_on = {planned: _moved_on(request, config, dataset, network, planned, seed) for planned in attacks}
-                for training, rejector in _victims(request, config, dataset, network, seed, dropped):
-                    for planned in attacks:
-                        if moved_on[planned] == training:
-                            name = training.trained_as
-                            dropped[f"{planned.attack} does not run on {name}: it needs another network"] = None
-                            continue
-                        cell = Cell(
-                            dataset,
-                            training,
-                            rejector,
-                            planned.attack,
-                            planned.budget,
-                            seed,
-                            sample,
-                            config.preset,
-                            config.metrics,
-                            depends(planned.attack, rejector),
-                            planned.members,
-                            moved_on[planned],
-                        )
-                        cells[cell] = None
-    if not cells:
-        raise UseError("nothing to run: " + ("; ".join(dropped) or "no rejector or attack left"))
-    return Plan(_ordered(list(cells)), tuple(dropped))
+        for network, seed in product(_networks(request, config, dataset), request.seeds):
+            placed = [
+                replace(each, moved_on=_moved_on(request, config, dataset, network, each, seed)) for each in attacks
+            ]
+            victims = _victims(request, config, dataset, network, seed, dropped)
+            for (training, rejector), planned in product(victims, placed):
+                if planned.moved_on == training:
+                    name = training.trained_as
+                    dropped[f"{planned.attack} does not run on {name}: it needs another network"] = None
+                    continue
+                yield Cell(
+                    dataset=dataset,
+                    training=training,
+                    rejector=rejector,
+                    attack=planned.attack,
+                    budget=planned.budget,
+                    seed=seed,
+                    sample=sample,
+                    preset=config.preset,
+                    metrics=config.metrics,
+                    is_adaptive=depends(planned.attack, rejector),
+                    members=planned.members,
+                    moved_on=planned.moved_on,
+                )
 
 
 def _chosen(kind: str, given: Named, config: Config, dataset: str) -> Choice:
@@ -254,7 +270,7 @@ def _training(
 
 
 def _moved_on(
-    request: Request, config: Config, dataset: Choice, network: Choice, planned: "_Planned", seed: int
+    request: Request, config: Config, dataset: Choice, network: Choice, planned: _Planned, seed: int
 ) -> Training | None:
     """Return the checkpoint that a transfer names as rows do (pgd-at, pgd-at+rr); None for any other attack."""
     if planned.source is None:
@@ -283,14 +299,6 @@ def _budgets(dataset: Choice, config: Config, *sources: Sequence[str] | None) ->
 
 def _silent(config: Config, dataset: str) -> UseError:
     return UseError(f"preset {config.preset!r} says too little of data set {dataset!r}: give --network and --budgets")
-
-
-@dataclass(frozen=True)
-class _Planned:
-    attack: Choice
-    budget: Budget | None
-    members: tuple[Choice, ...] = ()
-    source: str | None = None  # of a transfer: the other network's name
 
 
 def _attacks(request: Request, config: Config, dataset: Choice, dropped: dict[str, None]) -> list[_Planned]:

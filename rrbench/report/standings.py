@@ -9,7 +9,7 @@ from fractions import Fraction
 from statistics import fmean
 
 from rrbench.metrics.intervals import Interval, share_interval
-from rrbench.rows.repeats import gather, names, victim_marks
+from rrbench.rows.repeats import Names, gather, names, victim_marks
 from rrbench.rows.row import COLUMNS, ResultRow, stated
 from rrbench.rows.sight import looks
 from rrbench.rows.tables import budget_text
@@ -109,80 +109,96 @@ class Standing:
         return ORACLE in self.strongest.notes
 
 
+@dataclass(frozen=True)
+class _Attacked:
+    """One victim at one budget, under every attack that it met there."""
+
+    mark: str
+    clean: Measured | None
+    measured: list[Measured]  # under each attack
+
+    @property
+    def attacks(self) -> frozenset[str]:
+        return frozenset(found.first.attack for found in self.measured)
+
+    @property
+    def is_oracle(self) -> bool:
+        return ORACLE in self.measured[0].notes
+
+
 def find_standings(rows: Sequence[ResultRow]) -> list[Standing]:
     """Return every victim at every budget, the best first; `rows` are of one setting."""
     metric = next((name for name in METRICS if any(getattr(row, name) is not None for row in rows if row.eps)), None)
     if metric is None:
         return []
-    marks = victim_marks(rows)
-
-    def victim(found: Measured) -> tuple[object, ...]:
-        return names(found.first), marks[found.first]
-
-    measured = [Measured(group) for group in gather(rows)]
-    clean: dict[tuple[object, ...], Measured] = {}
-    for found in measured:
-        if found.first.attack == "clean":
-            clean.setdefault(victim(found), found)
-    groups: dict[tuple[object, ...], list[Measured]] = {}
-    for found in measured:
-        if found.first.eps and found.values(metric):
-            groups.setdefault((victim(found), found.first.norm, found.first.eps), []).append(found)
     standings = []
-    for budget in dict.fromkeys(key[1:] for key in groups):
-        own = [group for key, group in groups.items() if key[1:] == budget]
-        shared = _shared_attacks([group for group in own if ORACLE not in group[0].notes])
-        everything = {found.first.attack for group in own for found in group}
-        for group in own:
-            names_met = {found.first.attack for found in group}
-            is_ranked = shared <= names_met and ORACLE not in group[0].notes
-            ordered = sorted(group, key=lambda found: (found.mean(metric), found.first.attack))
-            counting = [found for found in ordered if not is_ranked or not shared or found.first.attack in shared]
-            standings.append(
-                Standing(
-                    metric,
-                    counting[0],
-                    next((found for found in counting if "members" not in stated(found.first)), counting[0]),
-                    clean.get(victim(counting[0])),
-                    len(names_met),
-                    marks[counting[0].first],
-                    tuple(sorted(shared)) if is_ranked else (),
-                    tuple(sorted(everything - names_met)),
-                    ordered[0] if ordered[0] is not counting[0] else None,
-                )
-            )
+    for victims in _by_budget(rows, metric):
+        shared = _shared_attacks([victim for victim in victims if not victim.is_oracle])
+        tried = frozenset(attack for victim in victims for attack in victim.attacks)
+        standings += [_standing(victim, metric, shared, tried) for victim in victims]
     return sorted(
         standings,
         key=lambda standing: (*budget_order(standing), not standing.is_ranked, -standing.value, standing.rejector),
     )
 
 
-def _shared_attacks(groups: Sequence[Sequence[Measured]]) -> frozenset[str]:
+def _by_budget(rows: Sequence[ResultRow], metric: str) -> list[list[_Attacked]]:
+    """Return the victims of each budget; attacks without the metric are left out."""
+    marks = victim_marks(rows)
+    clean: dict[tuple[Names, str], Measured] = {}
+    budgets: dict[tuple[str, str], dict[tuple[Names, str], list[Measured]]] = {}
+    for found in map(Measured, gather(rows)):
+        row = found.first
+        victim = names(row), marks[row]
+        if row.attack == "clean":
+            clean.setdefault(victim, found)
+        if row.eps and found.values(metric):
+            budgets.setdefault((row.norm, row.eps), {}).setdefault(victim, []).append(found)
+    return [
+        [_Attacked(victim[1], clean.get(victim), measured) for victim, measured in victims.items()]
+        for victims in budgets.values()
+    ]
+
+
+def _standing(victim: _Attacked, metric: str, shared: frozenset[str], tried: frozenset[str]) -> Standing:
+    """Return a victim under the strongest of the attacks that count; if it is not ranked, all count."""
+    is_ranked = bool(shared) and shared <= victim.attacks and not victim.is_oracle
+    ordered = sorted(victim.measured, key=lambda found: (found.mean(metric), found.first.attack))
+    counting = [found for found in ordered if found.first.attack in shared] if is_ranked else ordered
+    strongest = counting[0]
+    return Standing(
+        metric=metric,
+        strongest=strongest,
+        single=next((found for found in counting if "members" not in stated(found.first)), strongest),
+        clean=victim.clean,
+        attacks=len(victim.attacks),
+        mark=victim.mark,
+        shared=tuple(sorted(shared)) if is_ranked else (),
+        untried=tuple(sorted(tried - victim.attacks)),
+        harder=ordered[0] if ordered[0] is not strongest else None,
+    )
+
+
+def _shared_attacks(victims: Sequence[_Attacked]) -> frozenset[str]:
     """Return the attacks that decide ranks: all that those have in common who met the decisive one; empty if none is.
 
     The decisive attack is the worst case, else one that looks at the rejector, else the dearest, among those tried on
     at least half as many rejectors as the most tried one is.
     """
     met: dict[str, list[Measured]] = {}
-    for group in groups:
-        for found in group:
+    for victim in victims:
+        for found in victim.measured:
             met.setdefault(found.first.attack, []).append(found)
     most = max(map(len, met.values()), default=0)
-    if len(groups) > 1 and most < 2:
+    if not met or (len(victims) > 1 and most < 2):
         return frozenset()
-    usual = [attack for attack, found in met.items() if 2 * len(found) >= most]
 
     def strength(attack: str) -> tuple[bool, bool, float, int]:
         row = met[attack][0].first
         return is_worst_case(row), bool(looks(row)), row.gradients or 0.0, len(met[attack])
 
-    decisive = max(usual, key=strength, default="")
-    names_met = [{found.first.attack for found in group} for group in groups]
-    return (
-        frozenset.intersection(*(frozenset(each) for each in names_met if decisive in each))
-        if decisive
-        else frozenset()
-    )
+    decisive = max((attack for attack, found in met.items() if 2 * len(found) >= most), key=strength)
+    return frozenset.intersection(*(victim.attacks for victim in victims if decisive in victim.attacks))
 
 
 def is_worst_case(row: ResultRow) -> bool:

@@ -208,35 +208,40 @@ def pivot_table(
     for name, known in ((by, (*COLUMNS, "budget")), (metric, COLUMNS)):
         if name not in known:
             raise unknown("column", name, known)
-    lines: dict[tuple[str, ...], dict[str, list[ResultRow]]] = {}
-    columns: dict[str, None] = {}
-    columns_of_names = ("dataset", "network", "preset", "precision", "n", "trained_as", "rejector", "attack")
-    keys = [key for key in columns_of_names if key != by]
-    marks = row_marks(rows)
+    keys, marks = _differing_keys(rows, by, layout), row_marks(rows)
     has_marks = any(marks.values())
-    done = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
-
-    def name_of(row: ResultRow, key: str) -> str:
-        shown = row.attack if (key, by) == ("attack", "budget") else _shown(row, key)
-        return f"{shown} (blind)" if key == "attack" and layout != "csv" and is_blind(row) else shown
-
-    varying = [
-        key
-        for key in keys
-        if key == "rejector" or len({name_of(row, key) for row in (done if key == "n" else rows)}) > 1
-    ]
+    columns: dict[str, None] = {}
+    lines: dict[tuple[str, ...], dict[str, list[ResultRow]]] = {}
     for row in sorted(rows, key=order):
-        value = name_of(row, by)
-        columns[value] = None
-        names = [*(name_of(row, key) for key in varying), *([marks[row]] if has_marks else [])]
-        lines.setdefault(tuple(names), {}).setdefault(value, []).append(row)
-    varying += ["of"] if has_marks else []
-    header, show = [*varying, *columns], field or (lambda group: summed_up(group, metric))
-    cells = [[*key, *(_place(line.get(column, []), show) for column in columns)] for key, line in lines.items()]
+        names = (*(_pivot_name(row, key, by, layout) for key in keys), *([marks[row]] * has_marks))
+        column = _pivot_name(row, by, by, layout)
+        columns[column] = None
+        lines.setdefault(names, {}).setdefault(column, []).append(row)
+    header, show = [*keys, *(["of"] * has_marks), *columns], field or (lambda group: summed_up(group, metric))
+    cells = [[*names, *(_place(line.get(column, []), show) for column in columns)] for names, line in lines.items()]
     title = LABELS.get(metric, metric)
     if layout == "html":
         return html_page(title, render(header, cells, layout, title))
-    return render(header, cells, layout, title) if layout != "text" else _folded(header, cells, len(varying), title)
+    if layout == "text":
+        return _folded(header, cells, len(header) - len(columns), title)
+    return render(header, cells, layout, title)
+
+
+def _differing_keys(rows: Sequence[ResultRow], by: str, layout: str) -> list[str]:
+    """Choose what names a pivot's lines: the rejector, and all in which the rows differ."""
+    done = [row for row in rows if row.status == "ok"] or rows  # a failed row does not know its number of inputs
+    chosen = []
+    for key in ("dataset", "network", "preset", "precision", "n", "trained_as", "rejector", "attack"):
+        texts = {_pivot_name(row, key, by, layout) for row in (done if key == "n" else rows)}
+        if key != by and (key == "rejector" or len(texts) > 1):
+            chosen.append(key)
+    return chosen
+
+
+def _pivot_name(row: ResultRow, key: str, by: str, layout: str) -> str:
+    """Name a row in one column of a pivot; an attack comes without its budget if each budget has a column."""
+    shown = row.attack if (key, by) == ("attack", "budget") else _shown(row, key)
+    return f"{shown} (blind)" if key == "attack" and layout != "csv" and is_blind(row) else shown
 
 
 def _place(rows: Sequence[ResultRow], show: Callable[[Sequence[ResultRow]], str]) -> str:

@@ -58,32 +58,27 @@ def _noted(row: ResultRow, weaknesses: list[str], *, is_whole: bool) -> ResultRo
 
 
 def _weaknesses(row: ResultRow, group: list[ResultRow]) -> list[str]:
+    """Say which attacks do more harm than a row's attack, though they should not."""
     if row not in group or row.acc_all is None:
         return []
-    found = []
     same_budget = [other for other in group if Fraction(other.eps) == Fraction(row.eps)]
     # A smaller ball lies inside the larger one, so the attack in the larger ball should do at least as well.
-    inside = [
-        other
-        for other in group
-        if Fraction(other.eps) < Fraction(row.eps) and _is_longer(other, row, or_same=True) and _gain(row, other) > ANY
-    ]
-    if inside:
-        best = max(inside, key=lambda other: _gain(row, other))
-        found.append(f"{best.attack} takes {_gain(row, best):.1f} points more within {radius_text(Fraction(best.eps))}")
-    longer = [other for other in same_budget if _is_longer(other, row) and _gain(row, other) > MUCH]
-    if longer:
-        best = max(longer, key=lambda other: _gain(row, other))
-        found.append(f"more steps or restarts still help: {best.attack} takes {_gain(row, best):.1f} points more")
-    free = [other for other in same_budget if row.gradients and _is_gradient_free(other) and _gain(row, other) > ANY]
-    if free:
-        best = max(free, key=lambda other: _gain(row, other))
-        found.append(f"{best.attack}, without any gradient, takes {_gain(row, best):.1f} points more")
+    smaller = [other for other in group if Fraction(other.eps) < Fraction(row.eps)]
+    inside = [other for other in smaller if _is_longer(other, row, or_same=True)]
+    longer = [other for other in same_budget if _is_longer(other, row)]
+    free = [other for other in same_budget if row.gradients and _is_gradient_free(other)]
     elsewhere = [other for other in same_budget if row.gradients and not _is_transfer(row) and _is_transfer(other)]
-    better = [other for other in elsewhere if _gain(row, other) > ANY]
-    if better:
-        best = max(better, key=lambda other: _gain(row, other))
-        found.append(f"{best.attack}, moved on another network, takes {_gain(row, best):.1f} points more")
+    rules = (
+        (inside, ANY, "{attack} takes {points:.1f} points more within {radius}"),
+        (longer, MUCH, "more steps or restarts still help: {attack} takes {points:.1f} points more"),
+        (free, ANY, "{attack}, without any gradient, takes {points:.1f} points more"),
+        (elsewhere, ANY, "{attack}, moved on another network, takes {points:.1f} points more"),
+    )
+    found = []
+    for others, allowed, text in rules:
+        best = max(others, key=lambda other: _gain(row, other), default=row)
+        if (points := _gain(row, best)) > allowed:
+            found.append(text.format(attack=best.attack, points=points, radius=radius_text(Fraction(best.eps))))
     return [*found, *_beaten(row, same_budget)]
 
 
@@ -113,6 +108,7 @@ def _lead(row: ResultRow, other: ResultRow) -> float:
 
 
 def _gain(row: ResultRow, other: ResultRow) -> float:
+    """Return by how many points another attack leaves accuracy lower."""
     return (row.acc_all or 0.0) - (other.acc_all or 0.0)
 
 
