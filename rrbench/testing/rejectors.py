@@ -96,6 +96,7 @@ def _is_alone(given: Rejector) -> None:
     for start in range(0, case.batch.size, PROBED):
         piece = slice(start, start + PROBED)
         check_alone(case.rejector, case.outputs.at(piece), case.batch.labels[piece])
+    check_alone(case.rejector, case.outputs, case.batch.labels)
 
 
 def _leads_uphill(given: Rejector) -> None:

@@ -22,6 +22,7 @@ from wrong_plugins import (
     Centred,
     Chancy,
     Climbing,
+    Crowded,
     Deaf,
     Forgetful,
     Headed,
@@ -72,6 +73,7 @@ def test_a_right_rejector_keeps_them_all(kind: type[Rejector]) -> None:
         (Headless, "every input has one finite score", "Headless needs head, and builds none: write build_head"),
         (Forgetful, "every input has one finite score", "fit of Forgetful writes self.mean: only self.fitted is kept"),
         (Ranked, "the rest of the batch changes no score", "the certainty of Ranked depends on the batch"),
+        (Crowded, "the rest of the batch changes no score", "the certainty of Crowded depends on the batch"),
         (Chancy, "the rest of the batch changes no score", "the certainty of Chancy depends on the batch"),
         (
             Leaky,
