@@ -60,7 +60,8 @@ def plan_cells(request: Request, config: Config) -> Plan:
     if not request.seeds:
         raise UseError("no seed given")
     for seed in request.seeds:
-        convert(seed, int, "a seed")
+        if convert(seed, int, "a seed") != seed or seed < 0:
+            raise UseError(f"a seed is a whole number from 0 on, not {seed}")
     sample = Sample.asked(request.limit, request.every)
     for text in request.datasets or (config.run.dataset,):
         dataset = _chosen("dataset", text, config, parse(text).name if isinstance(text, str) else OWN)
