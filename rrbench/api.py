@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,7 +21,6 @@ from rrbench.files import provenance
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Engine, Runner
 from rrbench.measuring.store import Store
-from rrbench.names import unknown
 from rrbench.objects import Names, Things, device_of, read_datasets, read_names, read_networks, read_things
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
@@ -30,6 +29,7 @@ from rrbench.planning.cells import Cell, Plan
 from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
 from rrbench.planning.sample import Sample
+from rrbench.plugins.arguments import Given, Result, check_call
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
@@ -206,27 +206,16 @@ def tell_kept(materials: Materials, plan: Plan, finished: str) -> None:
     materials.report.line(f"kept in {materials.store.root}: {', '.join([finished, *begun])}")
 
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
 def spelled_out(
     make: Callable[Given, RunOptions],
 ) -> Callable[[Callable[[RunOptions], Result]], Callable[Given, Result]]:
     """Let a function of RunOptions take each option as an argument, with the types and defaults of `make`."""
     signature = inspect.signature(make)
-    options = list(signature.parameters)
 
     def decorate(function: Callable[[RunOptions], Result]) -> Callable[Given, Result]:
         @wraps(function)
         def called(*given: Given.args, **named: Given.kwargs) -> Result:
-            for name in named:
-                if name not in options:
-                    raise unknown("option", name, options)
-            try:
-                signature.bind(*given, **named)
-            except TypeError as error:
-                raise UseError(f"rrbench.{function.__name__}: {error}") from None
+            check_call(function.__name__, signature, given, named)
             return function(make(*given, **named))
 
         returned = inspect.signature(function).return_annotation

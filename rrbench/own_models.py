@@ -15,6 +15,7 @@ from rrbench.errors import UseError, no_exit
 from rrbench.names import parse, split_list
 from rrbench.planning.cells import show_budget
 from rrbench.planning.plan import CLEAN
+from rrbench.plugins.arguments import checked
 from rrbench.plugins.own import holding
 from rrbench.progress import Silent, reporter
 from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector
@@ -26,6 +27,7 @@ Data = Batch | tuple[Any, Any] | Dataset[Any] | DataLoader[Any]  # a pair: of to
 
 
 @no_exit("the network, the rejector or the attack", UseError)
+@checked
 def evaluate(
     models: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module],
     rejectors: OneRejector | Sequence[OneRejector] | Mapping[str, OneRejector],

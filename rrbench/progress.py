@@ -4,11 +4,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Advance = Callable[[float], None]
 
 
+@runtime_checkable
 class Report(Protocol):
     """Where long work reports its progress."""
 

@@ -155,6 +155,10 @@ class Rejector(ABC):
         """
         raise NotImplementedError
 
+    def gradients_per_look(self) -> int:
+        """Return how many gradients one look takes for an image, or at most takes; only estimates of time need it."""
+        return 0
+
     @abstractmethod
     def certainty(self, outputs: Outputs) -> Tensor:
         """Return (N,); a higher value always means keep, a lower one reject."""

@@ -144,6 +144,29 @@ class Ranked(Sure):
 
 
 @dataclass
+class Crowded(Sure):
+    """Compares inputs with one another if there are many."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        best = outputs.logits.amax(1)
+        return best - best.mean() if len(best) > 8 else best
+
+
+@dataclass
+class Truthful(Sure):
+    """Says yes or no."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.amax(1) > 1
+
+
+@dataclass
+class Imaginary(Sure):
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.amax(1) * 1j
+
+
+@dataclass
 class Chancy(Sure):
     def certainty(self, outputs: Outputs) -> Tensor:
         return torch.rand(len(outputs.logits), dtype=torch.float64)

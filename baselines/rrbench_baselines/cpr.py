@@ -42,6 +42,10 @@ class Cpr(Rejector):
         moved = ascend(network, images, images, objective, norm="linf", radius=eps, step=step, steps=self.steps)
         return margin(network(carried(images, moved)).logits, predicted)[:, None]
 
+    def gradients_per_look(self) -> int:
+        """Count the push and the pass over the pushed image."""
+        return self.steps + 1
+
     def certainty(self, outputs: Outputs) -> Tensor:
         """Return the lead."""
         return outputs.head[:, -1].double()

@@ -51,6 +51,10 @@ class Pro(Rejector):
         )
         return torch.stack([self.log_odds(network(carried(images, moved))) for moved in (*passed[1:], last)], 1)
 
+    def gradients_per_look(self) -> int:
+        """Count the steps and a pass over the image after each of them."""
+        return 2 * self.steps
+
     def log_odds(self, outputs: Outputs) -> Tensor:
         """Return log p - log(1 - p) of the largest probability: in float32 confident answers would tie at 1."""
         first, *others = (outputs.logits / self.tau).sort(1, descending=True).values.unbind(1)

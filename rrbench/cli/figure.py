@@ -62,7 +62,11 @@ def figure(
     for path in paths:
         check_suffix(path)
     chosen = FigureOptions(dataset, network, budget, preset, seed, rejectors, attack, norm, points)
-    drawn = draw(name, options.results_at(folder or results or Path("runs")), chosen)
+    asked = folder or results
+    place = options.results_at(asked or Path("runs"))
+    if asked and not place.exists():  # a misspelt name; the figure would propose to measure everything there
+        raise UseError(f"no results at {asked}")
+    drawn = draw(name, place, chosen)
     for path in paths:
         save(drawn, path)
         print(path)

@@ -14,6 +14,7 @@ from rrbench.datasets.cifar import Cifar, Cifar10, to_batch
 from rrbench.datasets.forms import Pixels, check_arrays
 from rrbench.datasets.search import Located, missing, reading
 from rrbench.errors import UseError
+from rrbench.files.arrays import reading_arrays
 from rrbench.names import unknown
 from rrbench.protocols import Batch, DataInfo, Split
 
@@ -113,8 +114,9 @@ class Cifar10C(Corrupted):
 
     @classmethod
     def _labels(cls, folder: Path) -> NDArray[Any]:
-        with reading(folder / "labels.npy"):
-            labels: NDArray[Any] = np.load(folder / "labels.npy", allow_pickle=False)
+        path = folder / "labels.npy"
+        with reading(path), reading_arrays(path):
+            labels: NDArray[Any] = np.load(path, allow_pickle=False)
         return labels
 
     @classmethod
@@ -122,7 +124,7 @@ class Cifar10C(Corrupted):
         """Memory-map the images of one corruption, in order of severity, without reading them."""
         labels = cls._labels(folder)
         path = folder / f"{corruption}.npy"
-        with reading(path):
+        with reading(path), reading_arrays(path):
             pixels = np.load(path, mmap_mode="r", allow_pickle=False)
             if isinstance(pixels, np.lib.npyio.NpzFile):
                 pixels.close()

@@ -17,6 +17,7 @@ from rrbench.datasets.cifar10_c import SEVERITIES, Corrupted
 from rrbench.datasets.forms import Pixels, check_arrays
 from rrbench.datasets.search import missing, reading
 from rrbench.errors import UseError
+from rrbench.files.arrays import reading_arrays
 from rrbench.files.disk import parse_json
 
 FOLDER = "CIFAR-10-C-made"
@@ -145,10 +146,9 @@ def read_mark(path: Path) -> Mark:
 def _opened(path: Path) -> Iterator[tuple[Any, Mark]]:
     """Open a file that has a mark; any error, also of the caller's reading, becomes one line that names the file."""
     with reading(path):
-        # Of a file that is neither .npz nor .npy numpy says that it holds pickled data, which would mislead.
         if path.is_file() and not zipfile.is_zipfile(path):
             raise ValueError(f"{NOT_MADE}: it is no .npz file")
-        with np.load(path, allow_pickle=False) as archive:
+        with reading_arrays(path), np.load(path, allow_pickle=False) as archive:
             if "mark" not in archive.files:
                 raise ValueError(f"{NOT_MADE}: it has no mark")
             yield archive, _parsed(str(archive["mark"]))

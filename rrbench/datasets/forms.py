@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rrbench.datasets.search import reading
 from rrbench.datasets.unpickle import read_pickle
+from rrbench.files.arrays import reading_arrays
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -105,7 +106,7 @@ class Archive(Form):
 
     def read_file(self, path: Path, part: Part) -> Pixels:
         """Read the two arrays of one part."""
-        with np.load(path, allow_pickle=False) as archive:
+        with reading_arrays(path), np.load(path, allow_pickle=False) as archive:
             pixels, labels = archive[f"x_{part}"], archive[f"y_{part}"]
         if pixels.ndim != 4:
             raise ValueError(f"x_{part} has shape {pixels.shape} instead of (N, 32, 32, 3)")

@@ -1,7 +1,7 @@
 """Estimates the cost of a plan before it runs: gradient evaluations, and time on this device."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 from rrbench.compute.devices import describe
 from rrbench.errors import UseError, no_exit, reason
@@ -12,8 +12,8 @@ from rrbench.names import Choice
 from rrbench.numbers import counted, duration
 from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
 from rrbench.planning.units import Unit, wall_seconds
-from rrbench.plugins.registry import build
-from rrbench.protocols import Attack, DataSource, Framework
+from rrbench.plugins.registry import build, table
+from rrbench.protocols import Attack, DataSource, Framework, Rejector
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
 
@@ -29,7 +29,9 @@ class Rates(NamedTuple):
         """Return how long a cell's attack takes."""
         attack = build(Attack, cell.attack)
         is_exact = not attack.needs_budget and not attack.certifies
-        return attack_gradients(cell) / (self.exact if is_exact else self.attack)
+        # Blind attacks ask a network without looks.
+        looks = _asked(cell.rejector, build(Rejector, cell.rejector), "gradients_per_look") if attack.is_adaptive else 0
+        return attack_gradients(cell) * (1 + looks) / (self.exact if is_exact else self.attack)
 
 
 # Measured by `rrbench bench` on two aarch64 cores (cpu) and on one H200 (cuda).
@@ -76,10 +78,10 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
                 "attack stored" if is_stored and state == "to be run" else state,
             ]
         )
-    table = render(["what", "attack or name", "budget or data", "seed", "gradients", "state"], lines, "text")
+    shown = render(["what", "attack or name", "budget or data", "seed", "gradients", "state"], lines, "text")
     shared = sum(line[-1] == "shared" for line in lines)
     return (
-        "\n".join([table, *(f"left out: {line}" for line in plan.dropped)])
+        "\n".join([shown, *(f"left out: {line}" for line in plan.dropped)])
         + f"\n\n{counted(len(plan.cells), 'cell')} on {counted(len(sources), 'checkpoint')}, "
         + f"{shared} of them {'shares' if shared == 1 else 'share'} an attack already run"
         + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(materials.device)}"
@@ -139,26 +141,26 @@ def _seconds(unit: Unit, rates: Rates, costly: Mapping[Cell, Sequence[Cell]]) ->
 def training_gradients(training: Training) -> int:
     """Count a training's gradient evaluations, the choice of epoch included."""
     info = build(DataSource, training.dataset).info
-    step = _asked(training.framework, build(Framework, training.framework).gradients_per_image)
-    judge = _asked(training.chooser, build(Attack, training.chooser).gradients_per_image, info.classes)
+    step = _asked(training.framework, build(Framework, training.framework), "gradients_per_image")
+    judge = _asked(training.chooser, build(Attack, training.chooser), "gradients_per_image", info.classes)
     judged = info.test_size if training.recipe.choose_on == "test" else info.calibration_size
     return training.recipe.epochs * (info.train_size * step + judged * judge)
 
 
 def attack_gradients(cell: Cell) -> int:
-    """Count an attack's gradient evaluations."""
+    """Count an attack's gradient evaluations, as rows count them: without those inside a rejector's looks."""
     info = build(DataSource, cell.dataset).info
     size = cell.sample.size(info.test_size)
-    return size * _asked(cell.attack, build(Attack, cell.attack).gradients_per_image, info.classes)
+    return size * _asked(cell.attack, build(Attack, cell.attack), "gradients_per_image", info.classes)
 
 
-def _asked(choice: Choice, count: Callable[..., int], *facts: int) -> int:
+def _asked(choice: Choice, plugin: object, count: str, *facts: int) -> int:
     """Ask a plugin for its cost; if it fails, refuse it in one line."""
     try:
         with no_exit():
-            return count(*facts)
+            return cast(int, getattr(plugin, count)(*facts))
     except Exception as error:  # whatever a plugin raises
-        raise UseError(f"{choice}: gradients_per_image: {reason(error)}") from None
+        raise UseError(f"{choice}: {count}: {reason(error)}") from None
 
 
 def known_rates(network: str, kind: str) -> Rates:
@@ -180,5 +182,8 @@ def rates_here(network: str, materials: Materials) -> Rates:
 
 def _speed(row: ResultRow, network: str, device: str) -> float | None:
     if not (row.network.startswith(network) and row.device == device and row.gradients and row.seconds and row.n):
+        return None
+    rejector = cast(type[Rejector] | None, table("rejector").classes.get(row.rejector.partition("(")[0]))
+    if rejector is not None and rejector.has_look():  # its looks are in its seconds, but not in its gradients
         return None
     return row.gradients * row.n / row.seconds

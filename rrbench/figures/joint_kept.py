@@ -9,7 +9,8 @@ from rrbench.figures.risk_coverage import at_its_boldest, by_budget
 from rrbench.figures.scored import Scored, provenance_text, victim_label
 from rrbench.figures.style import finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.columns import LABELS
-from rrbench.metrics.deployment import DEPLOYED_SHARE, joint_where_kept
+from rrbench.metrics.deployment import joint_where_kept
+from rrbench.metrics.tallies import KEPT_PERCENT
 from rrbench.rows.row import order
 from rrbench.rows.tables import budget_text
 
@@ -45,7 +46,7 @@ def draw_joint_kept(cells: Sequence[Scored], attack: str | None = None) -> Figur
                 )
             attacks = {cell.row.attack for cell in group}
             named = attacks.pop() if len(attacks) == 1 else "the worst attack on each"
-            panel.axvline(100 * DEPLOYED_SHARE, color="0.6", linestyle=":", linewidth=1)
+            panel.axvline(KEPT_PERCENT, color="0.6", linestyle=":", linewidth=1)
             panel.set(title=f"{typeset(budget_text(group[0].row))}, {named}")
             panel.set(xlabel="right clean answers kept (%)", ylabel=f"{LABELS['deploy_joint']} (%)")
         for panel in axes:  # panels compare only on one scale

@@ -3,7 +3,8 @@
 import hashlib
 import io
 import zipfile
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,18 +43,39 @@ def tightly_packed(arrays: Arrays) -> bytes:
     return buffer.getvalue()
 
 
+class KindError(ValueError):
+    """A file is not what its name says."""
+
+
+@contextmanager
+def reading_arrays(path: Path) -> Iterator[None]:
+    """Say what a file is if NumPy takes it for a pickle: NumPy's own line advises to load it unsafely."""
+    try:
+        yield
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        with path.open("rb") as file:
+            is_numpys = file.read(6).startswith((b"PK", b"\x93NUMPY"))
+        what = "holds Python objects, which are not read" if is_numpys else f"is no {path.suffix or '.npz'} file"
+        raise KindError(f"it {what}") from None
+
+
 def load_arrays(path: Path, only: Container[str] | None = None) -> dict[str, NDArray[Any]]:
     """Read named arrays, or `only` those of these names that are there; a damaged file is a one-line error."""
     try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("not an .npz file")
-        with file:
-            arrays = {name: file[name] for name in file.files if only is None or name in only}
+        with reading_arrays(path):
+            file = np.load(path, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise KindError("it is no .npz file")
+            with file:
+                arrays = {name: file[name] for name in file.files if only is None or name in only}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("a member is no array")
         return arrays
     except FileNotFoundError:
         raise UseError(f"there is no {path}") from None
+    except KindError as error:
+        raise UseError(f"cannot read {path}: {error}") from None
     except Exception as error:  # a damaged archive can fail in any way
         raise UseError(f"cannot read {path} (truncated or damaged): {first_line(error)}") from None

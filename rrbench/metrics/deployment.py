@@ -20,7 +20,6 @@ from rrbench.metrics.tallies import Booleans, Floats, Integers
 # 1,000 test images of CIFAR for thresholds and measured the others.
 REVISION = 2
 FOLDS = 5
-DEPLOYED_SHARE = 0.95  # of the right clean inputs, kept by the deployed threshold
 KEPT_APART = 1  # names the random stream that draws the inputs kept apart
 
 
@@ -54,7 +53,7 @@ def deploy_threshold(certainty: Floats, correct: Booleans) -> float | None:
     if not correct.any():
         return None
     ordered = np.sort(certainty[correct])
-    return float(ordered[len(ordered) * 5 // 100])
+    return float(ordered[tallies.rejected_of(len(ordered))])
 
 
 def joint_where_kept(
@@ -223,7 +222,7 @@ class _Cuts:
         `counts` says how often each draw contains each input.
         """
         total = counts @ fixing
-        rejected = total * 5 // 100
+        rejected = tallies.rejected_of(total)
         # The threshold is at a twentieth of the list: look beyond its first eighth only if need be.
         for listed in (self.order[: self.order.size // 8], self.order):
             below = (counts[:, listed] * fixing[listed]).cumsum(axis=1)

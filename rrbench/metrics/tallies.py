@@ -4,7 +4,7 @@ A tally has shape (..., 2, distinct scores): how many right and how many wrong i
 score first. One tally describes a set of inputs; a stack of tallies describes its resamples. NaN means undefined.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,14 @@ TprRule = Literal["quantile", "official"]
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 Booleans = NDArray[np.bool_]
+Counts = TypeVar("Counts", int, Integers, NDArray[np.float64])
+
+KEPT_PERCENT = 95  # of the right inputs: by TPR-95 and by the deployed threshold. A change needs new revisions.
+
+
+def rejected_of(right: Counts) -> Counts:
+    """Return how many of so many right inputs the quantile rule rejects. In whole numbers: no float is exactly 0.05."""
+    return right * (100 - KEPT_PERCENT) // 100
 
 
 def check(certainty: Floats, correct: Booleans) -> None:
@@ -51,7 +59,7 @@ def accepted_scores(tally: Integers, rule: TprRule) -> Integers:
         return np.array([_accepted_officially(each) for each in single]).reshape(tally.shape[:-2])
     right = tally[..., 0, :].cumsum(axis=-1)
     total = right[..., -1:]
-    needed = total - total * 5 // 100
+    needed = total - rejected_of(total)
     return np.where(total[..., 0] > 0, (right < needed).sum(axis=-1) + 1, 0)
 
 
@@ -65,7 +73,7 @@ def _accepted_officially(tally: Integers) -> int:
     is_vertex[1:-1] = np.diff(roc, n=2, axis=1).any(axis=0)
     # The curve starts at rate 0 and threshold infinity. That point is never nearest: the last one has rate 1.
     vertices = np.flatnonzero(is_vertex)
-    nearest = np.abs(roc[0, vertices] / roc[0, -1] - 0.95).argmin()
+    nearest = np.abs(roc[0, vertices] / roc[0, -1] - KEPT_PERCENT / 100).argmin()
     return int(present[vertices[nearest]])
 
 

@@ -11,6 +11,7 @@ from rrbench.errors import UseError
 from rrbench.paper.cells import FIELDS, is_paper_name
 from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
+from rrbench.plugins.arguments import checked
 from rrbench.rows.currency import noted
 from rrbench.rows.frames import to_frame
 from rrbench.rows.published import find_results, remark
@@ -20,6 +21,7 @@ from rrbench.rows.weak_attacks import with_weak_notes
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")
 
 
+@checked
 def table(
     results: str | os.PathLike[str] = "runs",
     *,
@@ -40,7 +42,7 @@ def table(
             raise UseError("folders, dataset, network and preset are for a table of the paper, such as 'table2'")
         path = find_results(Path(results))
         if path != Path(results):
-            warnings.warn(remark(Path(results), path), stacklevel=2)
+            warnings.warn(remark(Path(results), path), stacklevel=3)
         return to_frame(noted(with_weak_notes(read_rows(path), is_whole=False)))
     selection = Selection(os.fspath(results), dataset, network, preset)
     tables = paper_tables(selection, None if folders is None else [Path(folder) for folder in folders])

@@ -70,7 +70,8 @@ def plan_cells(request: Request, config: Config) -> Plan:
     if not request.seeds:
         raise UseError("no seed given")
     for seed in request.seeds:
-        convert(seed, int, "a seed")
+        if convert(seed, int, "a seed") != seed or seed < 0:
+            raise UseError(f"a seed is a whole number from 0 on, not {seed}")
     dropped: dict[str, None] = {}
     cells = list(dict.fromkeys(_cells(request, config, dropped)))
     if not cells:

@@ -48,7 +48,7 @@ class ResultRow(Metrics, CellNames):
     note: str = ""
     settings: str = "{}"  # JSON of every field of rejector, attack and framework
     seconds: float | None = None
-    gradients: float | None = None  # gradient evaluations per image
+    gradients: float | None = None  # of the defended classifier, per image; a rejector's look is part of it
     device: str = ""
     precision: str = ""
 
@@ -56,7 +56,7 @@ class ResultRow(Metrics, CellNames):
     data_sha256: str = ""
     version: str = ""
     commit: str = ""
-    forwards: float | None = None  # forward passes per image, including those with gradients
+    forwards: float | None = None  # passes, counted likewise, including those with gradients
     revisions: str = "{}"  # JSON: the revisions of plugins, engine and packages that made the row
 
 

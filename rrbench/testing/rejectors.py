@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.instrumented import Instrumented
+from rrbench.compute.looking import without_looks
 from rrbench.measuring import probes
 from rrbench.names import settings_of
 from rrbench.planning.cells import training_key
@@ -65,6 +67,8 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
     }
     if rejector.inherits_training_of:
         checks["it trains as the rejector that it names"] = _trains_as_named
+    if rejector.has_look():
+        checks["its look asks for the gradients that it announces"] = _costs_what_it_says
     if rejector.is_probability:
         checks["a probability lies between 0 and 1"] = _is_probability
     if not rejector.has_head():  # a head is not trained here
@@ -96,6 +100,18 @@ def _is_alone(given: Rejector) -> None:
     for start in range(0, case.batch.size, PROBED):
         piece = slice(start, start + PROBED)
         check_alone(case.rejector, case.outputs.at(piece), case.batch.labels[piece])
+    check_alone(case.rejector, case.outputs, case.batch.labels)
+
+
+def _costs_what_it_says(given: Rejector) -> None:
+    case = make_case(given)
+    network = Instrumented(without_looks(case.network), "fp32")
+    images = case.batch.images.clone().requires_grad_()
+    with torch.enable_grad():
+        outputs = without_looks(case.network)(images)
+        case.rejector.look(network, images, outputs)
+    asked, announced = network.gradients / case.batch.size, given.gradients_per_look()
+    expect(asked <= announced, f"it asks for {asked:g} gradients an image and gradients_per_look says {announced}")
 
 
 def _leads_uphill(given: Rejector) -> None:

@@ -7,9 +7,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from rrbench.compute.devices import find_device
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import load_weights, read_trained
 from rrbench.names import parse, resolve, unknown
+from rrbench.plugins.arguments import checked
 from rrbench.plugins.registry import build, plain_rejector, restore, table
 from rrbench.protocols import DataSource, NetworkSource, Outputs, Rejector
 from rrbench.zoo import EMBEDDED, Entry, entries, large_zoo
@@ -31,6 +33,7 @@ class Classifier(nn.Module):
         return cast(Outputs, self.network(images))
 
 
+@checked
 def load_model(
     dataset: str, trained_as: str, *, network: str | None = None, seed: int = 0, device: str = "cpu"
 ) -> Classifier:
@@ -41,6 +44,7 @@ def load_model(
 
     >>> rrbench.load_model("cifar10", "pgd-at+rr")  # doctest: +SKIP
     """
+    where = find_device(device)
     path, entry = _find(dataset, trained_as, network, seed)
     checkpoint = read_trained(path)
     if checkpoint.sha256 != entry.sha256:
@@ -52,7 +56,7 @@ def load_model(
     with torch.random.fork_rng(devices=[]):  # the weights that it begins with are drawn, and then replaced
         found = build(NetworkSource, restore("network", facts["network"])).build(info, rejector)
     load_weights(found, checkpoint)
-    return Classifier(found).to(device).eval()
+    return Classifier(found).to(where).eval()
 
 
 def _find(dataset: str, trained_as: str, network: str | None, seed: int) -> tuple[Path, Entry]:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import pytest
 import torch
 
 import golden_cases
-from golden_cases import CASES, complaint, differences, golden, ours, written
+from golden_cases import CASES, WRITE, complaint, differences, golden, ours, written
 from rrbench import ascent
-from rrbench.protocols import Budget, Norm
+from rrbench.plugins.registry import table
+from rrbench.protocols import Budget, Norm, Outputs, Rejector
 from rrbench_attacks import climb
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
@@ -27,7 +29,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_every_built_in_has_a_golden_and_no_golden_is_of_something_else() -> None:
-    assert {f"{kind} {name}" for kind, name in PLUGINS} == written().keys()
+    differing = {f"{kind} {name}" for kind, name in PLUGINS} ^ written().keys()
+    assert not differing, f"{', '.join(sorted(differing))}: {WRITE}"
 
 
 def test_goldens_are_of_the_pinned_packages_so_that_none_is_left_out_here() -> None:
@@ -39,8 +42,8 @@ def test_goldens_are_of_the_pinned_packages_so_that_none_is_left_out_here() -> N
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind} {name}" for kind, name in PLUGINS])
 def test_a_built_in_behaves_as_its_revision_did(kind: str, name: str) -> None:
-    expected = written()[f"{kind} {name}"]
-    for package, version in expected.get("packages", {}).items():
+    expected = written().get(f"{kind} {name}")
+    for package, version in (expected or {}).get("packages", {}).items():
         if metadata.version(package) != version:
             pytest.skip(f"its golden was made with {package} {version}")
     found = complaint(kind, name, golden(kind, name), expected)
@@ -100,6 +103,40 @@ def test_a_new_revision_asks_for_a_new_golden_and_the_writer_gives_none_without(
     after = golden_cases.written()["attack pgd"]
     assert after["revision"] == 2
     assert list(differences(after["numbers"]["pgd4"], before["numbers"]["pgd4"]))
+
+
+@dataclass
+class Newcomer(Rejector):
+    """Has no line in golden_cases.py."""
+
+    least: int = 1
+
+    def certainty(self, outputs: Outputs) -> torch.Tensor:
+        if self.least > len(outputs.logits):
+            raise ValueError("too few")
+        return outputs.logits.amax(1)
+
+
+def test_a_new_plugin_gets_its_golden_by_the_command_that_the_failing_test_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(golden_cases, "PATH", tmp_path / "outputs.json")
+    monkeypatch.setattr(golden_cases, "written", golden_cases.written.__wrapped__)
+    monkeypatch.setattr(golden_cases, "ours", lambda kind: ["newcomer"] if kind == "rejector" else [])
+    monkeypatch.setitem(table("rejector").classes, "newcomer", Newcomer)
+    found = golden("rejector", "newcomer")
+    assert complaint("rejector", "newcomer", found, None) == (
+        "rejector newcomer is new: run `python tests/golden_cases.py`"
+    )
+    assert golden_cases.main() == 0
+    assert complaint("rejector", "newcomer", found, golden_cases.written()["rejector newcomer"]) == ""
+    expected = golden_cases.Tiny()(golden_cases.batch(8).images).logits.amax(1).tolist()
+    assert found["numbers"]["newcomer"]["certainty"] == pytest.approx(expected)
+    before = golden_cases.PATH.read_text(encoding="utf-8")
+    monkeypatch.setitem(golden_cases.REJECTORS, "newcomer", ["newcomer(least=9)"])
+    assert golden_cases.main() == 1
+    assert "rejector newcomer fails on the tiny problem: give it a line in " in capsys.readouterr().err
+    assert golden_cases.PATH.read_text(encoding="utf-8") == before
 
 
 KEYS = """

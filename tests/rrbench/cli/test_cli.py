@@ -104,6 +104,8 @@ def test_the_help_of_rrbench_names_its_commands_and_a_first_step(command: Any) -
         (["--every", "10", "--limit", "9"], ["give --limit or --every, not both"]),
         (["--seeds", "0,one"], ["--seeds '0,one'"]),
         (["--seeds", ""], ["--seeds"]),
+        (["--seeds", "0,-1"], ["a seed is a whole number from 0 on, not -1"]),
+        (["--seed", "-1"], ["a seed is a whole number from 0 on, not -1"]),
         (["--seed", "1", "--seeds", "2"], ["not both"]),
         (["--config", "nowhere.toml"], ["nowhere.toml"]),
         (["--zoo", "--retrain"], ["exclude"]),

@@ -173,7 +173,7 @@ def test_training_inputs_of_a_file_fit_rejectors_and_fix_no_threshold_of_a_train
         (("my_model.py:build", "--data", "alone.npz"), "alone.npz (images): there is no labels beside it"),
         (("my_model.py:build", "--data", "none.npz"), "has no images to measure on, x_test or images or x: it has z"),
         (("my_model.py:build", "--data", "wider.npz"), "the network fails on images of shape (2, 1, 5, 5)"),
-        (("my_model.py:build", "--data", "text.npz"), "cannot read text.npz (truncated or damaged)"),
+        (("my_model.py:build", "--data", "text.npz"), "cannot read text.npz: it is no .npz file"),
         (("my_model.py:build", "--rejectors", "confidence@trades"), "@ names a training"),
     ],
 )  # fmt: skip

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import rrbench
+from line_network import Line, with_leads
+from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.looking import Looking, with_looks, without_looks
 from rrbench.files.arrays import load_arrays
 from rrbench.measuring import measured_network
@@ -17,8 +19,9 @@ from rrbench.measuring.store import Store
 from rrbench.planning.cells import attack_key
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
-from rrbench.protocols import Outputs
+from rrbench.protocols import Outputs, Rejector
 from rrbench_baselines.confidence import Confidence
+from rrbench_baselines.cpr import Cpr
 from rrbench_baselines.pro import Pro
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -106,3 +109,11 @@ def test_an_own_model_can_be_looked_at_again() -> None:
     ]
     assert [len(rows) for rows in both] == [1, 1]
     assert both[0]["status"].tolist() == both[1]["status"].tolist() == ["ok"]
+
+
+@pytest.mark.parametrize(("rejector", "gradients"), [(Cpr(steps=4), 4 + 1), (Pro(steps=4), 4 + 4)], ids=["cpr", "pro"])
+def test_a_look_takes_the_gradients_that_it_announces(rejector: Rejector, gradients: int) -> None:
+    counting = Instrumented(Line(), "fp32")
+    images = with_leads([1.0, 0.3, -0.5]).requires_grad_()
+    rejector.look(counting, images, Line()(images))
+    assert (rejector.gradients_per_look(), counting.gradients) == (gradients, 3 * gradients)

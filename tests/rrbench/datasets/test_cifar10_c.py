@@ -81,6 +81,9 @@ def test_damaged_corruption_files_are_named(tmp_path: Path) -> None:
     (folder / "fog.npy").write_bytes(whole[:-1])
     assert str(folder / "fog.npy") in refuse(TinyCifar10C("fog"), tmp_path)
     np.save(folder / "fog.npy", np.full((100, 32, 32, 3), None))
-    assert str(folder / "fog.npy") in refuse(TinyCifar10C("fog"), tmp_path)
+    assert refuse(TinyCifar10C("fog"), tmp_path).startswith(f"cannot read {folder / 'fog.npy'}: ")
     np.save(folder / "fog.npy", np.zeros((90, 32, 32, 3), np.uint8))
     assert "instead of 100" in refuse(TinyCifar10C("fog"), tmp_path)
+    for name in ("fog.npy", "labels.npy"):
+        (folder / name).write_text("<html>404</html>")
+        assert refuse(TinyCifar10C("fog"), tmp_path) == f"cannot read {folder / name}: it is no .npy file"

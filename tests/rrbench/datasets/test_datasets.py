@@ -184,7 +184,7 @@ def test_labels_out_of_range_are_refused_in_every_form(tmp_path: Path) -> None:
         ({"x_test": np.zeros((19, 32, 32, 3), np.uint8)}, "19 images"),
         ({"y_test": np.zeros(20)}, "float64"),
         ({"y_test": np.zeros((20, 10), np.int64)}, "200 labels"),
-        ({"y_test": np.full(20, None)}, "allow_pickle"),
+        ({"y_test": np.full(20, None)}, "it holds Python objects, which are not read"),
     ],
 )
 def test_an_npz_of_something_else_is_refused(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
     assert str(path) in refuse(TinyCifar10(), tmp_path)
     path.write_text("<html>404</html>")
-    assert str(path) in refuse(TinyCifar10(), tmp_path)
+    assert refuse(TinyCifar10(), tmp_path) == f"cannot read {path}: it is no .npz file"
     np.savez(path, images=np.zeros(3))
     assert "x_test" in refuse(TinyCifar10(), tmp_path)
 

@@ -212,3 +212,23 @@ def test_the_time_with_several_workers_follows_the_schedule(runner: Runner) -> N
         "about 35 s with 2 workers",
         "about 35 s with 64 workers",
     ]
+
+
+def test_the_looks_of_a_rejector_take_their_time_where_the_attack_meets_them() -> None:
+    seconds = {
+        (str(cell.rejector), str(cell.attack)): RATES["small-cnn", "cpu"].seconds(cell)
+        for cell in plan(["margin", "cpr", "cpr(steps=2)", "pro"], ["pgd10", "selective-pgd"]).cells
+    }
+    plain = seconds["margin", "selective-pgd"]
+    assert plain > 0
+    assert {rejector: seconds[rejector, "selective-pgd"] / plain for rejector, _ in seconds} == pytest.approx(
+        {"margin": 1, "cpr": 1 + 10 + 1, "cpr(steps=2)": 1 + 2 + 1, "pro": 1 + 3 + 3}
+    )
+    assert len({found for (_, attack), found in seconds.items() if attack == "pgd10"}) == 1
+
+
+def test_a_row_of_a_rejector_that_looks_tells_no_rate(runner: Runner) -> None:
+    finished(runner, "a" * 24, rejector="cpr(steps=5)", seconds=27.0)
+    assert rates_here("small-cnn", runner.materials) == RATES["small-cnn", "cpu"]
+    finished(runner, "b" * 24, rejector="margin", seconds=2.0)
+    assert rates_here("small-cnn", runner.materials).attack == 10 * 100 / 2.0

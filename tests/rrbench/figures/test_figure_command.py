@@ -20,6 +20,7 @@ from rrbench.figures.style import SUFFIXES
 def test_every_name_answers_and_a_missing_cell_comes_with_the_command_that_makes_it(
     command: Callable[..., Any], name: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "none" / "cells").mkdir(parents=True)
     answer = command("figure", tmp_path / "none", "--paper", name, "--dataset", "digits")
     assert answer.code == 2
     assert answer.out == ""
@@ -82,6 +83,17 @@ def test_wrong_use_is_one_line(command: Callable[..., Any], folder: Path, argume
     assert len(answer.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("figure", ["figure4", "figure8", "risk-coverage", "accuracy-budget"])
+def test_a_folder_that_there_is_not_is_named_and_not_to_be_filled(
+    command: Callable[..., Any], figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (["nope"], ["--results", "nope"]):
+        answer = command("figure", *given, "--paper", figure)
+        assert (answer.code, answer.err) == (2, "rrbench: no results at nope\n")
+    assert "rrbench run " in command("figure", "--paper", figure).err  # nobody named runs/
+
+
 def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
     command: Callable[..., Any], cells: list[Scored], tmp_path: Path
 ) -> None:
@@ -93,7 +105,7 @@ def test_a_folder_without_cells_and_a_damaged_score_file_are_one_line(
     for name in cell.record.files:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"no archive")
-    with pytest.raises(UseError, match="truncated or damaged"):
+    with pytest.raises(UseError, match=r"it is no \.npz file"):
         _ = broken.scores
 
 

@@ -129,13 +129,14 @@ def test_features_without_a_gradient_are_noted_where_an_adaptive_attack_needs_th
 
 
 class Counted:
-    """A certainty that changes with every seventh call."""
+    """A certainty that changes with every so many-th call."""
 
-    calls = 0
+    def __init__(self, every: int) -> None:
+        self.every, self.calls = every, 0
 
     def __call__(self, outputs: Outputs) -> Tensor:
         self.calls += 1
-        return confident(outputs) + (0.01 * torch.rand(len(outputs.logits)) if self.calls % 7 == 0 else 0)
+        return confident(outputs) + (0.01 * torch.rand(len(outputs.logits)) if self.calls % self.every == 0 else 0)
 
 
 def confident(outputs: Outputs) -> Tensor:
@@ -189,7 +190,10 @@ def test_a_certainty_that_cannot_be_followed_is_noted_under_adaptive_attacks_alo
 
 
 def test_a_certainty_that_is_random_now_and_then_is_noted_or_refused() -> None:
-    assert note(Linear(), Counted(), "clean") == "the certainty is random: asked twice for the same inputs it differs"
+    line = "the certainty is random: asked twice for the same inputs it differs"
+    assert note(Linear(), Counted(20), "clean") == line
+    with pytest.raises(rrbench.UseError, match=r"depends on the batch: .* without chance"):
+        note(Linear(), Counted(7), "clean")
 
 
 # Data.

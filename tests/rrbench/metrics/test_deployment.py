@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rrbench.metrics import tallies
 from rrbench.metrics.deployment import (
     FOLDS,
     CleanScores,
@@ -50,6 +51,22 @@ def test_a_folds_threshold_comes_from_the_right_inputs_of_the_others() -> None:
     accepted = accepted_by(TEN, TEN.certainty)
     assert accepted is not None
     assert accepted.tolist() == [True] * 8 + [False, True]
+
+
+def test_one_definition_says_how_many_right_inputs_every_threshold_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, right = np.arange(100.0), np.ones(100, dtype=bool)
+    clean = clean_of(scores, right, (scores, right))
+    every_second = np.arange(200) % 2 == 1  # right, from the surest on
+    tally = tallies.tally_of(tallies.ranks_of(np.arange(200.0), every_second), every_second)
+    for kept in (95, 80):
+        monkeypatch.setattr(tallies, "KEPT_PERCENT", kept)
+        assert deploy_threshold(scores, right) == 100 - kept
+        # The official rule finds the same score, but does not accept it.
+        assert (int(tallies.accepted_scores(tally, "quantile")), int(tallies.accepted_scores(tally, "official"))) == (
+            2 * kept - 1,
+            2 * kept - 2,
+        )
+        assert float(deployed_draws(clean, scores, right, 200, 0)["coverage"].mean()) == pytest.approx(kept, abs=1)
 
 
 def test_inputs_kept_apart_fix_one_threshold_for_all() -> None:

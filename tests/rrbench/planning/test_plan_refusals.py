@@ -64,6 +64,7 @@ def test_nothing_left_is_an_error_that_says_why() -> None:
         ({"frameworks": ["pgd-at(stepz=3)"]}, "unknown setting of framework 'pgd-at' 'stepz'"),
         ({"frameworks": ["atro(cost=0.7)"], "rejectors": ["atro"]}, "cost 0.7 must lie between 0 and 1/2"),
         ({"seeds": ()}, "no seed given"),
+        ({"seeds": (0, -1)}, "a seed is a whole number from 0 on, not -1"),
         ({"limit": 0}, "--limit must be at least 1, not 0"),
         ({"every": 0}, "--every must be at least 1, not 0"),
         ({"every": -10}, "--every must be at least 1, not -10"),

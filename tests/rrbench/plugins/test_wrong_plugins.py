@@ -11,6 +11,7 @@ import rrbench
 from rrbench.engines.estimate import describe_plan
 from rrbench.errors import UseError
 from rrbench.planning.cells import training_key
+from rrbench.plugins.guards import check_alone
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
 from rrbench.rows.row import ResultRow
@@ -21,11 +22,13 @@ from wrong_plugins import (
     Chancy,
     Clamping,
     Climbing,
+    Crowded,
     Deaf,
     Forgetful,
     Headed,
     Headless,
     Hoarding,
+    Imaginary,
     LossOfItsOwn,
     Misanswering,
     Near,
@@ -35,6 +38,7 @@ from wrong_plugins import (
     Peeping,
     Ranked,
     Sure,
+    Truthful,
     Unlearnt,
     Untensored,
 )
@@ -45,7 +49,8 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     rejectors = [Sure, Calm, CalmAtTau, Headed, Centred, Forgetful, Untensored, Unlearnt, Near]
-    rejectors += [NearInTraining, NearInFit, Headless, Ranked, Chancy, Deaf, Clamping, Hoarding, LossOfItsOwn]
+    rejectors += [NearInTraining, NearInFit, Headless, Ranked, Crowded, Chancy, Truthful, Imaginary]
+    rejectors += [Deaf, Clamping, Hoarding, LossOfItsOwn]
     attacks: list[type] = [Peeping, Misanswering, Nearest, Climbing]
     for kind, classes in (("rejector", rejectors), ("attack", attacks)):
         for plugin in classes:
@@ -217,6 +222,7 @@ def test_an_attack_that_looks_at_nothing_is_left_alone(bench: Any) -> None:
     ("rejector", "line"),
     [
         ("ranked", "the certainty of Ranked depends on the batch: one input has "),
+        ("crowded", "the certainty of Crowded depends on the batch: one input has "),
         ("chancy", "the certainty of Chancy depends on the batch: one input has "),
     ],
 )
@@ -226,6 +232,25 @@ def test_a_certainty_that_looks_at_the_batch_is_refused(bench: Any, rejector: st
     assert {row.status for row in rows if row.rejector == rejector} == {"failed"}
     assert {row.status for row in rows if row.rejector == "confidence"} == {"ok"}
     assert all("compute each score from its own row alone" in row.error for row in rows if row.error)
+
+
+@pytest.mark.parametrize(("rejector", "kind"), [("Truthful", "bool"), ("Imaginary", "complex64")])
+def test_a_certainty_that_is_no_real_number_is_refused(bench: Any, rejector: str, kind: str) -> None:
+    rows = bench.measure(f"{rejector.lower()},sure", "climbing")
+    line = f"{rejector}() gives scores of torch.{kind}: return real numbers, as floats"
+    assert {row.error for row in rows if row.rejector == rejector.lower()} == {line}
+    assert {row.status for row in rows if row.rejector == "sure"} == {"ok"}
+
+
+def test_a_few_scores_of_a_large_batch_may_be_off_by_rounding() -> None:
+    class Rounded(Sure):
+        def certainty(self, outputs: Outputs) -> Tensor:
+            near = torch.arange(len(outputs.logits)) % 200 == 100  # one in 200, and none of the first
+            return super().certainty(outputs) + near * 0.01 * (len(outputs.logits) > 300)
+
+    logits = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    given = Outputs(torch.empty(400, 0), logits, torch.empty(400, 0))
+    check_alone(Rounded(), given, torch.zeros(400, dtype=torch.long))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from rrbench.plugins.registry import table
 from rrbench.protocols import Batch, Budget, DataInfo, Draws, Moved, NetworkSource, Outputs, Rejector, Victim
 from rrbench.testing import Check, attack_checks, framework_checks, network_checks, rejector_checks
 from rrbench_baselines.coupled import Coupled
+from rrbench_baselines.cpr import Cpr
 from wrong_plugins import (
     Backwards,
     Calm,
@@ -22,6 +23,7 @@ from wrong_plugins import (
     Centred,
     Chancy,
     Climbing,
+    Crowded,
     Deaf,
     Forgetful,
     Headed,
@@ -72,6 +74,7 @@ def test_a_right_rejector_keeps_them_all(kind: type[Rejector]) -> None:
         (Headless, "every input has one finite score", "Headless needs head, and builds none: write build_head"),
         (Forgetful, "every input has one finite score", "fit of Forgetful writes self.mean: only self.fitted is kept"),
         (Ranked, "the rest of the batch changes no score", "the certainty of Ranked depends on the batch"),
+        (Crowded, "the rest of the batch changes no score", "the certainty of Crowded depends on the batch"),
         (Chancy, "the rest of the batch changes no score", "the certainty of Chancy depends on the batch"),
         (
             Leaky,
@@ -96,6 +99,13 @@ def made(name: str, base: type[Rejector] = Sure, **members: Any) -> Rejector:
     kind: Any = dataclass(type(name, (base,), {"scores": "something", "__module__": __name__, **members}))
     rejector: Rejector = kind()
     return rejector
+
+
+def test_a_look_that_takes_more_than_it_says_is_told() -> None:
+    sentence = "its look asks for the gradients that it announces"
+    line = "it asks for 11 gradients an image and gradients_per_look says 10"
+    assert failures(rejector_checks(made("Understated", Cpr, gradients_per_look=lambda self: 10)))[sentence] == line
+    assert sentence not in failures(rejector_checks(Cpr()))
 
 
 def constant(self: Rejector, outputs: Outputs) -> Tensor:

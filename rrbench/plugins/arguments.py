@@ -1,0 +1,89 @@
+"""Checks calls of the Python interface: a wrong argument gives one line that names it and shows a right one.
+
+An argument's annotation says which types are right. Imports no torch.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from rrbench.errors import UseError, brief
+from rrbench.names import unknown
+
+# What a right argument looks like. Rejectors, attacks, data and others are checked where they are read.
+EXAMPLES = {
+    "address": '"auto"',
+    "budget": '"linf:8/255"',
+    "budgets": '"linf:8/255,l2:128/255"',
+    "config": '"settings.toml"',
+    "data_dir": '"data"',
+    "dataset": '"digits"',
+    "every": "10",
+    "folders": '["runs"]',
+    "frameworks": '"pgd-at,trades"',
+    "keep": '"images,features"',
+    "limit": "100",
+    "name": '"mine"',
+    "network": '"small-cnn"',
+    "out": '"runs"',
+    "paper": '"table2"',
+    "preset": '"quick"',
+    "progress": "False",
+    "recipe": '{"epochs": 3}',
+    "report": "rrbench.progress.reporter()",
+    "results": '"runs"',
+    "retrain": "True",
+    "seed": "0",
+    "seeds": "(0, 1, 2)",
+    "stop_after": '"25m"',
+    "trained_as": '"pgd-at"',
+    "zoo": "True",
+}
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Let a function refuse wrong arguments before it begins."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def called(*given: Given.args, **named: Given.kwargs) -> Result:
+        check_call(function.__name__, signature, given, named)
+        return function(*given, **named)
+
+    return called
+
+
+def check_call(
+    function: str, signature: inspect.Signature, given: Sequence[object], named: Mapping[str, object]
+) -> None:
+    """Refuse unknown or missing arguments, and those whose type is wrong."""
+    for name in named:
+        if name not in signature.parameters:
+            raise unknown("option", name, signature.parameters)
+    try:
+        bound = signature.bind(*given, **named).arguments
+    except TypeError as error:
+        raise UseError(f"rrbench.{function}: {error}") from None
+    for name, value in bound.items():
+        if name in EXAMPLES and not _fits(value, signature.parameters[name].annotation):
+            raise UseError(f"{name}={brief(value)} is of a wrong type: write it as in {name}={EXAMPLES[name]}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option) for option in arguments)
+    if origin is Sequence:  # a set serves as well; a text is one word, not many letters
+        is_several = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+        return is_several and all(_fits(item, arguments[0]) for item in typing.cast(Collection[object], value))
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, origin)
