@@ -355,6 +355,27 @@ def test_pgd10_on_trades_and_carl_is_as_results_readme_says() -> None:
         assert said in text("rrbench/paper/footnotes.toml"), said
 
 
+def test_pgd10_at_l2_on_the_rejectors_of_features_is_as_said() -> None:
+    names = ("kd", "lid", "gda", "gda*", "gmm")
+    few = {
+        row.rejector: f"{row.acc_tpr95:.2f}"
+        for row in rows("cifar10-steps")
+        if (row.attack, row.norm, row.n) == ("pgd10", "l2", 1000)
+    }
+    of_table = [
+        cell for cell in cells_of("table2") if (cell.at, cell.norm, cell.metric) == ("pgd-at", "l2", "acc_tpr95")
+    ]
+    column = {cell.rejector: cell.value for cell in of_table}
+    columns = ", ".join(column[name] for name in names[:-1]) + f" and {column['gmm']}"
+    listed = ", ".join(f"{name.upper()} {few[name]}" for name in names[:-1]) + f" and GMM {few['gmm']}"
+    whole = on_all("pgd-at", "l2", "128/255", "pgd10")
+    easy = f"confidence has {few['confidence']} there and {whole.acc_tpr95:.2f} on all"
+    said = f"leaves {listed} at TPR-95, where the column says {columns}. These images are easy: {easy}."
+    assert said in text("results/README.md")
+    numbers = ", ".join(few[name] for name in names[:-1]) + f" and {few['gmm']}"
+    assert f"GDA* and GMM {numbers} where the column says {columns};" in text("rrbench/paper/footnotes.toml")
+
+
 CORRUPTED = ROOT / "results" / "cifar10-c-made"
 LINES = ("pgd-at+rr", "pgd-at+ebd", "pgd-at+snet", "trades", "trades+rr")
 
