@@ -193,7 +193,7 @@ def test_the_speeds_of_the_readme_are_those_of_the_bench_on_an_h200() -> None:
 def test_cw_of_the_readme_is_that_of_the_bench_on_an_h200() -> None:
     names = {
         "rrbench, bf16": "rrbench",
-        "rrbench in float32, its way back in tf32": "rrbench in fp32, back in tf32",
+        "rrbench in float32, its backward pass in tf32": "rrbench in fp32, back in tf32",
         "foolbox in float32": "foolbox in fp32",
         "foolbox in PyTorch's default precision": "foolbox",
     }
