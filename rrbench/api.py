@@ -215,8 +215,8 @@ def spelled_out(
     def decorate(function: Callable[[RunOptions], Result]) -> Callable[Given, Result]:
         @wraps(function)
         def called(*given: Given.args, **named: Given.kwargs) -> Result:
-            check_call(function.__name__, signature, given, named)
-            return function(make(*given, **named))
+            bound = check_call(function.__name__, signature, given, named)
+            return function(make(*bound.args, **bound.kwargs))
 
         returned = inspect.signature(function).return_annotation
         vars(called)["__signature__"] = signature.replace(return_annotation=returned)

@@ -190,6 +190,10 @@ def test_the_other_numbers_of_the_findings() -> None:
         f"confidence is {on_trades.value:+.2f} [{on_trades.low:+.2f}, {on_trades.high:+.2f}], and its "
         f"gain less confidence's {gains_apart(trades[1], trades[0])}.",
         *(f"{name} {joint(name, eps='16/255')}" for name in ("never-reject", "confidence", "EBD", "RR")),
+        "EBD and RR have {} and {} without".format(
+            *(f"{at(each, eps='16/255').acc_all:.2f}" for each in ("EBD", "RR"))
+        ),
+        f"never rejecting on PGD-AT, and gains {own_gain(at('ATRO')):.2f} on its own network.",
         *(
             f"{name} {joint(name)}"
             for name in ("margin", "confidence", "KNN", "max-logit", "DOCTOR", "Rel-U", "entropy")
@@ -228,10 +232,8 @@ def test_refusing_at_random() -> None:
     """5 % of all inputs are refused; an attacked copy has its own draw, or the attacker tries until it is accepted."""
     right, both = (at("never-reject", "clean", "").acc_all or 0), (at("never-reject").deploy_joint or 0)
     fresh, tried = 0.95 * (both + 0.05 * (right - both)), 0.95 * both
-    assert (
-        f"at random has {fresh:.2f}. If the attacker may try until an image is accepted, it is {tried:.2f}."
-        in findings()
-    )
+    said = f"at random, clean and attacked ones independently, has {fresh:.2f}. If the attacker may try until an image"
+    assert f"{said} is accepted, it is {tried:.2f}. KD and GDA are below both." in findings()
     assert (at("GDA").deploy_joint or 0) < tried
 
 

@@ -284,7 +284,7 @@ def _meanings() -> Safe:
     said = {LABELS[name]: MEANINGS[name] for name in EXPLAINED}
     said |= {
         f"against {NEVER}": f"{LABELS[JOINT]} minus that of {NEVER} under the same worst case, on the same inputs; "
-        f"{OWN_ANSWERS} if none was measured on this network: minus its own answers, all accepted",
+        f"{OWN_ANSWERS} if there is none beside it on this network: minus its own answers, all accepted",
         "blind": "the attack that leaves the least of those that do not look at the rejector: it flatters",
         "strip": f"draws {LABELS[JOINT]} under the worst case and its interval; the upright line is {NEVER}",
     }

@@ -4,9 +4,11 @@ An argument's annotation says which types are right. Imports no torch.
 """
 
 import inspect
+import numbers
+import operator
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -53,26 +55,36 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @wraps(function)
     def called(*given: Given.args, **named: Given.kwargs) -> Result:
-        check_call(function.__name__, signature, given, named)
-        return function(*given, **named)
+        bound = check_call(function.__name__, signature, given, named)
+        return function(*bound.args, **bound.kwargs)
 
     return called
 
 
 def check_call(
     function: str, signature: inspect.Signature, given: Sequence[object], named: Mapping[str, object]
-) -> None:
-    """Refuse unknown or missing arguments, and those whose type is wrong."""
+) -> inspect.BoundArguments:
+    """Refuse unknown or missing arguments, and those whose type is wrong; return the arguments as plain objects."""
     for name in named:
         if name not in signature.parameters:
             raise unknown("option", name, signature.parameters)
     try:
-        bound = signature.bind(*given, **named).arguments
+        bound = signature.bind(*given, **named)
     except TypeError as error:
         raise UseError(f"rrbench.{function}: {error}") from None
-    for name, value in bound.items():
-        if name in EXAMPLES and not _fits(value, signature.parameters[name].annotation):
+    for name in bound.arguments.keys() & EXAMPLES.keys():
+        value = bound.arguments[name]
+        bound.arguments[name] = _plain(value)
+        if not _fits(bound.arguments[name], signature.parameters[name].annotation):
             raise UseError(f"{name}={brief(value)} is of a wrong type: write it as in {name}={EXAMPLES[name]}")
+    return bound
+
+
+def _plain(value: object) -> object:
+    """Turn NumPy's whole numbers into Python's, which keys and files know, and what is read only once into a tuple."""
+    if isinstance(value, Iterator) or type(value) in (list, tuple):
+        return tuple(map(_plain, typing.cast(Iterable[object], value)))
+    return operator.index(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -72,14 +72,16 @@ def _by_what(standing: Standing, count: int) -> str:
 
 def _beside_never_rejecting(ranked: Sequence[Standing]) -> list[Safe]:
     """Say how many rejectors are worth less than none; another network may be weaker, whatever its rejector does."""
-    never = next((each for each in ranked if each.rejector == NEVER), None)
-    if never is None:
-        return []
-    others = [each for each in ranked if each.trained_as == never.trained_as and each is not never]
-    below = sum(each.value < never.value for each in others)
-    count = "none is" if not below else f"{below} of {len(others)} {'is' if below == 1 else 'are'}"
-    where = "" if len(others) == len(ranked) - 1 else f" on {never.trained_as}"
-    return [joined(["Never rejecting has ", measured(never), f"{where}: {count} below it{' there' * bool(where)}. "])]
+    sentences = []
+    for never in (each for each in ranked if each.rejector == NEVER):
+        others = [each for each in ranked if each.trained_as == never.trained_as and each is not never]
+        if not others:
+            continue
+        below = sum(each.value < never.value for each in others)
+        count = "none is" if not below else f"{below} of {len(others)} {'is' if below == 1 else 'are'}"
+        there = ("", "") if len(others) == len(ranked) - 1 else (f" on {never.trained_as}", " there")
+        sentences.append(joined(["Never rejecting has ", measured(never), f"{there[0]}: {count} below it{there[1]}. "]))
+    return sentences
 
 
 def _unranked(defences: Sequence[Standing]) -> list[Safe]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.metrics.columns import LABELS
-from rrbench.metrics.deployment import Deployed, deployed, deployed_draws
+from rrbench.metrics.deployment import Deployed, deployed_draws
+from rrbench.metrics.measures import measure
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
 from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
@@ -104,6 +105,8 @@ def against_table(
             return value
         found = differences(group, references, against, metric, scores)
         if found is None:
+            if against == NEVER and not all(all_but_note(row) in scores for row in group):
+                lacking[NO_SCORES] = None
             return f"{value} (no {against} beside it)"
         lacking.update(dict.fromkeys(each.without for each in found if each.without))
         kinds.update(each.of for each in found if each.of)
@@ -118,7 +121,7 @@ def against_table(
     if kinds - {OWN_ANSWERS}:
         remarks.append(f"to a network: there {against} is that of another network, so the training differs too")
     if OWN_ANSWERS in kinds:
-        remarks.append(f"{OWN_ANSWERS} no {against} was measured on this network: minus its own answers, all accepted")
+        remarks.append(f"{OWN_ANSWERS} no {against} beside it on this network: minus its own answers, all accepted")
     where = where_scores_are(path)
     return shown, [
         legend,
@@ -138,19 +141,31 @@ def differences(
 
     Only a single seed gets an interval: several show their spread.
     """
-    is_single, has_reference, found = len(group) == 1, False, []
-    for row in group:
-        reference = reference_of(row, references, against)
-        of = "" if reference is None or _network(reference) == _network(row) else reference.trained_as
-        if against == NEVER and (reference is None or of) and (own := _gain(row, metric, scores, is_drawn=is_single)):
-            has_reference = True
-            found.append(own)
-        elif reference is not None:
-            has_reference = True
-            other = paired_difference(row, reference, metric, scores if is_single else {})
-            if other is not None:
-                found.append(dataclasses.replace(other, without=other.without if is_single else "", of=of))
-    return found if has_reference else None
+    is_single, pairs = len(group) == 1, [(row, reference_of(row, references, against)) for row in group]
+    own: dict[ResultRow, Difference | None] = {}
+    if against == NEVER:
+        away = [row for row, found in pairs if found is None or _network(found) != _network(row)]
+        own = {row: _gain(row, metric, scores, is_drawn=is_single) for row in away}
+    if not all(own.values()):  # a mean of two kinds of differences would be of neither
+        own = {}
+    if not own and all(found is None for _, found in pairs):
+        return None
+    compared = [
+        own.get(row) or (found and _from_row(row, found, metric, scores if is_single else {})) for row, found in pairs
+    ]
+    return [each if is_single else dataclasses.replace(each, without="") for each in compared if each]
+
+
+def _from_row(
+    row: ResultRow, reference: ResultRow, metric: str, scores: dict[tuple[object, ...], ScoreFiles]
+) -> Difference | None:
+    """Return the paired difference from another row; it names that row's network if it is another one."""
+    found = paired_difference(row, reference, metric, scores)
+    if found is None:
+        return None
+    another = "another " if row.trained_as == reference.trained_as else ""
+    is_same = _network(row) == _network(reference)
+    return dataclasses.replace(found, of="" if is_same else f"{another}{reference.trained_as}")
 
 
 def _network(row: ResultRow) -> tuple[str, str]:
@@ -216,19 +231,26 @@ def _gain(
     row: ResultRow, metric: str, scores: dict[tuple[object, ...], ScoreFiles], *, is_drawn: bool
 ) -> Difference | None:
     """Return the difference from the row's own answers, all accepted; None if its scores do not tell it."""
-    scored, ours, name = scores.get(all_but_note(row)), getattr(row, metric), metric.removeprefix("deploy_")
-    if scored is None or not scored.is_there or ours is None or name not in Deployed._fields:
+    scored, ours = scores.get(all_but_note(row)), getattr(row, metric)
+    is_of_answers = metric in RESAMPLED or metric.removeprefix("deploy_") in Deployed._fields
+    if scored is None or not scored.is_there or ours is None or not is_of_answers:
         return None
     own = scored.scores()
-    sure = np.ones_like(own.certainty)
-    clean = own.clean._replace(certainty=sure, own_threshold=0.0)
-    reference = deployed(clean, sure, own.correct)
-    assert reference is not None  # it brings its own threshold
-    value = ours - getattr(reference, name)
-    if not is_drawn:
-        return Difference(value, of=OWN_ANSWERS)
-    theirs = deployed_draws(clean, sure, own.correct, scored.resamples, SEED)[name]
-    return dataclasses.replace(_with_interval(value, scored.drawn(own, metric, scored) - theirs), of=OWN_ANSWERS)
+    never = _all_accepted(own)
+    found = measure(
+        never.correct, never.confidence, never.certainty, rule=scored.rule, clean=never.clean, resamples=0, seed=SEED
+    )
+    theirs = getattr(found, metric)
+    if theirs is None:
+        return None
+    draws = scored.drawn(own, metric, scored) - drawn(never, metric, scored) if is_drawn else np.empty(0)
+    return dataclasses.replace(_with_interval(ours - theirs, draws), of=OWN_ANSWERS)
+
+
+def _all_accepted(scores: Scores) -> Scores:
+    """Return the scores of never rejecting: the same answers, each with the same certainty."""
+    sure = {name: np.ones_like(getattr(scores, name)) for name in ("certainty", "clean_certainty", "apart_certainty")}
+    return scores._replace(**sure, own_threshold=np.array(0.0))
 
 
 def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64]:

@@ -55,7 +55,7 @@ class Entry:
 
 def large_zoo() -> Path:
     """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo."""
-    return Path(os.environ.get("RRBENCH_ZOO", USUAL))
+    return Path(os.environ.get("RRBENCH_ZOO") or USUAL)
 
 
 def zoo_prefix() -> str:

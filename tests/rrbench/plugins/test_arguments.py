@@ -1,9 +1,11 @@
 """The four functions of Python, called wrongly: one line that names the argument and shows a right one."""
 
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rrbench
@@ -84,6 +86,17 @@ def test_what_the_line_shows_is_taken(tmp_path: Path) -> None:
     assert list(rrbench.run("confidence", "clean", out=tmp_path, **options).trained_as) == ["pgd-at", "trades"]
     assert rrbench.load_model(*(shown[name] for name in ("dataset", "trained_as"))).training is False
     assert len(rrbench.table(str(tmp_path / "own"))) == 2
+
+
+def test_whole_numbers_of_numpy_and_what_is_read_once_are_taken(tmp_path: Path) -> None:
+    zero, one, twenty = (
+        typing.cast(Any, kind(value)) for kind, value in ((np.int64, 0), (np.int64, 1), (np.int32, 20))
+    )
+    once = typing.cast(Any, (seed for seed in [zero]))
+    frame = rrbench.run("confidence", "clean", seeds=once, limit=twenty, out=tmp_path)
+    assert (frame["seed"].tolist(), frame["n"].tolist()) == ([0], [20])
+    mine = rrbench.evaluate(Linear(), "confidence", "pgd1", inputs(20), seed=one, budget="linf:1/10")
+    assert set(mine["seed"]) == {1}
 
 
 @pytest.mark.parametrize("function", WRONG)

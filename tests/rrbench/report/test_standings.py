@@ -115,6 +115,11 @@ def test_a_rejector_of_another_network_is_not_called_worse_than_never_rejecting(
     rows = [row("a", "pgd10", 60), row("c", "pgd10", 54), other, row("never-reject", "pgd10", 55)]
     said = text_of("".join(verdict(find_standings(rows), {})))
     assert "Never rejecting has 55.0 % [50.1, 59.8] on pgd-at: 1 of 2 is below it there." in said
+    own = dataclasses.replace(row("never-reject", "pgd10", 45), trained_as="carl")
+    both = text_of("".join(verdict(find_standings([*rows, own]), {})))
+    assert "on pgd-at: 1 of 2 is below it there. Never rejecting has 45.0 % [40.2, 49.9] on carl: none is below" in both
+    alone = text_of("".join(verdict(find_standings([row("never-reject", "pgd10", 55), other]), {})))
+    assert "Never rejecting has" not in alone
 
 
 def test_only_attacks_that_all_ranked_rejectors_met_decide_ranks() -> None:

@@ -190,6 +190,7 @@ def test_of_two_references_on_as_many_inputs_the_one_on_the_same_inputs_counts()
         ("deploy_joint", lambda found: found.correct & found.clean_correct),
         ("deploy_robust", lambda found: found.correct),
         ("deploy_coverage", lambda found: np.ones(SIZE, dtype=bool)),
+        ("acc_all", lambda found: found.correct),
     ],
 )
 def test_never_rejecting_needs_no_row_it_is_the_same_answers_all_accepted(
@@ -220,30 +221,51 @@ def only(found: list[Difference] | None) -> Difference:
 
 
 def never(row: ResultRow, trained_as: str = "pgd-at") -> ResultRow:
-    fifty = dict.fromkeys(("deploy_joint", "deploy_robust", "deploy_coverage"), 50.0)
+    fifty = dict.fromkeys(("deploy_joint", "deploy_robust", "deploy_coverage", "acc_all"), 50.0)
     return dataclasses.replace(row, rejector="never-reject", trained_as=trained_as, **fifty)  # type: ignore[arg-type]
 
 
-def test_what_answers_do_not_tell_of_never_rejecting_is_taken_from_its_row(folder: Path) -> None:
-    row = next(row for row in read_rows(folder) if row.rejector == "rr")
-    known = scored_rows(folder)
-    assert differences([row], [], "never-reject", "auc", known) is None, "its certainty is its own"
-    control = dataclasses.replace(never(row), auc=0.5)
-    found = only(differences([row], [control], "never-reject", "auc", known))
-    assert found.value == pytest.approx(expected(scores(1), "auc") - 0.5)
-    assert found.of == "pgd-at"
-    assert differences([row], [], "never-reject", "deploy_joint", {}) is None, "no scores"
+def test_never_rejecting_has_the_accuracy_of_all_at_tpr95_and_half_an_auc(folder: Path) -> None:
+    row, known = next(row for row in read_rows(folder) if row.rejector == "rr"), scored_rows(folder)
+    row = dataclasses.replace(row, acc_tpr95=70.0)
+    known[all_but_note(row)] = known[all_but_note(dataclasses.replace(row, acc_tpr95=None))]
+    found = {metric: only(differences([row], [], "never-reject", metric, known)) for metric in ("acc_tpr95", "auc")}
+    assert found["acc_tpr95"].value == pytest.approx(70 - 100 * scores(1).correct.mean())
+    assert found["auc"].value == pytest.approx(expected(scores(1), "auc") - 0.5)
+    assert differences([row], [], "never-reject", "distance", known) is None, "it is that of the answers"
+
+
+def test_of_several_seeds_all_are_compared_with_the_same_kind(folder: Path) -> None:
+    row, known = next(row for row in read_rows(folder) if row.rejector == "rr"), scored_rows(folder)
     seeds = [row, dataclasses.replace(row, seed=1)]
+    controls = [dataclasses.replace(never(each), seed=each.seed) for each in seeds]
+    without = differences(seeds, controls, "never-reject", "deploy_joint", known) or []
+    assert [(each.of, each.without) for each in without] == [("pgd-at", "")] * 2, "one has no scores"
     known[all_but_note(seeds[1])] = known[all_but_note(row)]
-    several = differences(seeds, [], "never-reject", "deploy_joint", known) or []
-    assert [(each.low, each.of) for each in several] == [(None, "*")] * 2
+    several = differences(seeds, controls, "never-reject", "deploy_joint", known) or []
+    assert [(each.low, each.of, each.without) for each in several] == [(None, "*", "")] * 2
     assert difference_text(several, "deploy_joint").endswith(" \u00b1 0.00*")
+    assert differences([row], [], "never-reject", "deploy_joint", {}) is None, "no scores and no row"
+
+
+def test_another_checkpoint_of_the_same_name_is_called_so(folder: Path) -> None:
+    row = next(row for row in read_rows(folder) if row.rejector == "rr")
+    other = dataclasses.replace(row, rejector="ebd", checkpoint_sha256="other")
+    assert only(differences([row], [other], "ebd", "auc", {})).of == "another pgd-at+rr"
+
+
+def test_rows_alone_say_that_scores_are_missing(folder: Path) -> None:
+    for path in (folder / "cells").iterdir():
+        path.unlink()
+    shown, notes = against_table(folder, read_rows(folder), "attack", "deploy_joint", "never-reject", "csv")
+    assert shown.count("(no never-reject beside it)") == 3
+    assert notes[1:] == ["no interval: no score files beside the rows"]
 
 
 def test_the_table_says_what_the_star_means(folder: Path) -> None:
     shown, notes = against_table(folder, read_rows(folder), "attack", "deploy_joint", "never-reject", "csv")
     assert shown.count("]*)") == 3
-    assert notes[1:] == ["* no never-reject was measured on this network: minus its own answers, all accepted"]
+    assert notes[1:] == ["* no never-reject beside it on this network: minus its own answers, all accepted"]
 
 
 def test_the_reference_is_that_of_the_same_framework_else_the_only_one() -> None:
