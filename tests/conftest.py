@@ -44,8 +44,8 @@ LONGEST = (
     "test_scaffold", "test_verify", "test_drawn", "test_cycles", "test_fuzz_results", "test_fuzz_words",
     "test_fuzz_networks", "test_wrong_plugins",
     "test_default_run", "test_every_attack", "test_report", "test_figure4", "test_transfer", "test_packing",
-    "test_every_rejector", "test_findings", "test_evaluate", "test_probes", "test_bench", "test_runner_rows",
-    "test_zoo_choice", "test_wheel", "test_train",
+    "test_every_rejector", "test_explained_columns", "test_findings", "test_evaluate", "test_probes", "test_bench",
+    "test_runner_rows", "test_zoo_choice", "test_wheel", "test_train",
 )  # fmt: skip
 
 

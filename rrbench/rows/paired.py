@@ -179,7 +179,9 @@ def difference_text(found: Sequence[Difference], metric: str) -> str:
     if len(found) == 1 and found[0].low is not None and found[0].high is not None:
         text += f" [{found[0].low:+.{places}f}, {found[0].high:+.{places}f}]"
     named = [each.of for each in found if each.of]
-    return text if not named else f"{text}{OWN_ANSWERS}" if OWN_ANSWERS in named else f"{text} to {named[0]}"
+    if OWN_ANSWERS in named:
+        return f"{text}{OWN_ANSWERS}"
+    return f"{text} to {named[0]}" if named else text
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
