@@ -9,7 +9,7 @@ from rrbench.rows.scores import Scores, read_scores
 
 TENTH = ROOT / "results" / "tenth"
 Victim = tuple[str, str]
-RR, EBD = ("pgd-at+rr", "rr"), ("pgd-at+ebd", "ebd")
+RR, EBD, TRADES = ("pgd-at+rr", "rr"), ("pgd-at+ebd", "ebd"), ("trades", "confidence")
 SHOWN = {
     ("pgd-at+snet", "snet"): "PGD-AT+SNet, SNet",
     ("pgd-at+ebd", "ebd"): "PGD-AT+EBD, EBD",
