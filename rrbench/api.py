@@ -34,7 +34,7 @@ from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
 from rrbench.progress import Report, Silent
-from rrbench.rows.row import ResultRow
+from rrbench.rows.row import ResultRow, to_frame
 from rrbench.zoo import zoo_prefix
 
 if TYPE_CHECKING:
@@ -237,7 +237,5 @@ def run(options: RunOptions) -> "pd.DataFrame":
 
     >>> rrbench.run("rr,ebd", "pgd100,adaptive", limit=100)  # doctest: +SKIP
     """
-    from rrbench.rows.frames import to_frame  # pandas takes half a second, and the command does not need it
-
     with holding():
         return to_frame(execute(prepare(options), ["rrbench.run", *sys.argv[:1]]))

@@ -19,7 +19,7 @@ from rrbench.plugins.arguments import checked
 from rrbench.plugins.own import holding
 from rrbench.progress import Silent, reporter
 from rrbench.protocols import Attack, Batch, Budget, Outputs, Rejector
-from rrbench.rows.frames import to_frame
+from rrbench.rows.row import to_frame
 
 OneRejector = str | Rejector | Callable[[Outputs], Tensor]
 OneAttack = str | Attack

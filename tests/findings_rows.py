@@ -87,7 +87,7 @@ def gain_draws(row: ResultRow) -> Any:
     file = scores()[all_but_note(row)]
     own = file.scores()
     both = (own.correct & own.clean_correct).astype(float)
-    never = resampled_share(both, np.ones_like(both), file.resamples, 0)
+    never = resampled_share(both, np.ones_like(both), file.metrics.resamples, 0)
     return file.drawn(own, "deploy_joint", file) - 100 * never
 
 

@@ -93,7 +93,7 @@ def forge_scores(path: Path, holder: str, change: Callable[[dict[str, Any]], obj
     forge_arrays(folder, folder / file_in(read_cell(path)[0].files, holder), change)
     record = read_cell(path)[0]
     scores = read_scores(folder, record.files)
-    fitting = metrics_of(scores, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
+    fitting = metrics_of(scores, record.metrics, record.row.seed)
     rewrite_cell(path, forge=True, **vars(fitting))
 
 

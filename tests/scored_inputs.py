@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from rrbench.metrics import measures as metrics
+from rrbench.metrics.columns import TprRule
 from rrbench.metrics.deployment import CleanScores, fold_of
-from rrbench.metrics.tallies import TprRule
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]

@@ -18,6 +18,7 @@ from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.measuring.evaluation import metrics_of
 from rrbench.measuring.store import Store
+from rrbench.plugins.config import MetricSettings
 from rrbench.rows.currency import superseded
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
@@ -108,7 +109,7 @@ def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_th
             apart_correct=stored.apart_correct,
         )
         resamples = here[rejector].cell["resamples"]
-        columns = {**asdict(row), **vars(metrics_of(again, "quantile", resamples, row.seed))}
+        columns = {**asdict(row), **vars(metrics_of(again, MetricSettings("quantile", resamples), row.seed))}
         differ = partial(disagreements, row, stored, again, columns, is_ensemble=False)
         assert list(differ(tolerance)) == [], rejector
         assert any("nothing may differ" in text for text in differ(EXACT))

@@ -10,20 +10,18 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from rrbench.errors import UseError
-from rrbench.names import radius_text, split_list
-from rrbench.report.standings import ORACLE, Measured, is_worst_case
+from rrbench.names import radius_text
+from rrbench.report.standings import Measured, is_worst_case
 from rrbench.rows.currency import is_current
+from rrbench.rows.notes import ORACLE, SUPERSEDED, WEAK, is_mixture, members_met
 from rrbench.rows.paired import NEVER, Difference, ScoreFiles, differences
 from rrbench.rows.repeats import gather, names, victim_marks
-from rrbench.rows.row import ResultRow, members_of, order
-from rrbench.rows.sight import attack_text, is_blind, is_mixture
+from rrbench.rows.row import ResultRow, order
+from rrbench.rows.sight import attack_text, is_blind
 from rrbench.rows.tables import summed_up
-from rrbench.rows.weak_attacks import MARK
 
 JOINT = "deploy_joint"
 UNCOMMITTED = "+"  # at the end of a commit: the code was changed after it
-LOST = "goes without "  # begins the note of a worst case that some of its attacks failed for
 NOISE = 1e-6  # points: a difference below it is rounding
 
 
@@ -114,10 +112,7 @@ class Line:
     @property
     def members(self) -> tuple[str, ...]:
         """The attacks whose worst was taken, for every seed; one that failed did not count."""
-        if self.worst is None:
-            return ()
-        lost = [name for note in self.worst.notes if note.startswith(LOST) for name in _named(note[len(LOST) :])]
-        return tuple(name for name in members_of(self.worst.first) if name not in lost)
+        return members_met(*self.worst.rows) if self.worst else ()
 
     @property
     def reach(self) -> Reach:
@@ -130,7 +125,7 @@ class Line:
 
     @property
     def rank_key(self) -> tuple[object, ...]:
-        """Sort key: the worst case first, then the largest joint number; nothing else stands above it."""
+        """Sort key: the worst case first, then the largest joint number."""
         by = self.worst or self.hardest
         return self.reach, by is None, -_joint(by) if by else 0.0, *order(self.first)
 
@@ -153,11 +148,11 @@ class Line:
             found.append("measured by uncommitted code")
         if any(not row.commit for row in rows):
             found.append("commit unknown")
-        if any(note.startswith("superseded: ") for note in notes):
+        if any(note.startswith(SUPERSEDED) for note in notes):
             found.append("superseded")
-        if any(note.startswith(MARK) for note in notes):
+        if any(note.startswith(WEAK) for note in notes):
             found.append("weak attack")
-        others = [note for note in notes if note != ORACLE and not note.startswith((MARK, "superseded: "))]
+        others = [note for note in notes if note != ORACLE and not note.startswith((WEAK, SUPERSEDED))]
         if others:
             found.append("has notes")
         if self.failed:
@@ -171,14 +166,6 @@ class Line:
         if self.worst is None or self.rejector == NEVER:
             return None
         return differences(self.worst.rows, rows, NEVER, JOINT, scores)
-
-
-def _named(text: str) -> list[str]:
-    """Split names; a text that is no list, as may be in other people's files, names nothing."""
-    try:
-        return split_list(text)
-    except UseError:
-        return []
 
 
 def _joint(found: Measured) -> float:

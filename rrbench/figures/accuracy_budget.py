@@ -13,8 +13,9 @@ from rrbench.figures.scored import one_place, preference, provenance_text, victi
 from rrbench.figures.style import NORMS, Look, finish, legend_below, look, panels, styled
 from rrbench.metrics.columns import LABELS
 from rrbench.names import radius_text, unknown
+from rrbench.rows.notes import is_weak
 from rrbench.rows.row import ResultRow, order
-from rrbench.rows.weak_attacks import MARK, with_weak_notes
+from rrbench.rows.weak_attacks import with_weak_notes
 
 METRICS = ("acc_all", "acc_tpr95", "deploy_robust")
 WIDE = 16  # largest over smallest radius: above it the axis is logarithmic
@@ -51,7 +52,7 @@ def draw_accuracy_budget(
             _mark_radii(panel, [row for key, points in curves.items() if key[0] == norm for row in points])
             panel.set(xlabel=f"{NORMS[norm]} radius", ylabel=f"{LABELS[metric]} (%)", ylim=(0, 102))
         legend_below(figure, axes, columns)
-        doubt = "; hollow: too weak, as other rows show" * any(MARK in row.note for row in used)
+        doubt = "; hollow: too weak, as other rows show" * any(map(is_weak, used))
         finish(figure, f"{name}, {provenance_text(used)}{doubt}")
     return figure
 
@@ -59,7 +60,7 @@ def draw_accuracy_budget(
 def _draw_curve(panel: Axes, rows: Sequence[ResultRow], metric: str, style: Look, label: str) -> None:
     """Draw a victim's curve: hollow points where the attack was too weak, a band where the metric has an interval."""
     points = [row for row in rows if getattr(row, metric) is not None]
-    weak = [row for row in points if MARK in row.note]
+    weak = list(filter(is_weak, points))
     radii = [float(radius(row)) for row in points]
     values = [getattr(row, metric) for row in points]
     panel.plot(radii, values, color=style.color, linestyle=style.linestyle, marker=style.marker, label=label)

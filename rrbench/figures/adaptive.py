@@ -25,6 +25,7 @@ from rrbench.metrics.columns import LABELS
 from rrbench.names import show
 from rrbench.paper.reduced import EFFORT, REDUCED, Less, Reduction
 from rrbench.paper.wanted import input_count
+from rrbench.rows.notes import is_mixture, is_oracle
 from rrbench.rows.row import PERCENTAGES, ResultRow
 
 TRAINED_AS, REJECTOR, ATTACK = "pgd-at+rr", "rr", "adaptive"
@@ -212,7 +213,7 @@ def reference_points(request: PaperRequest) -> list[Point]:
         is_adaptive_rr = victim == (TRAINED_AS, REJECTOR) and cell.attack[0] == ATTACK
         if not is_shown or is_adaptive_rr or row.attack == "clean" or row.acc_tpr95 is None:
             continue
-        if any(word in row.note for word in ("oracle", "mixture")):
+        if is_oracle(row) or is_mixture(row):
             continue
         found.setdefault(victim, []).append(_point(request, cell))
     victims = sorted(found, key=lambda victim: (victim[0] != TRAINED_AS, victim))

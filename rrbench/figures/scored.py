@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rrbench.errors import UseError
 from rrbench.measuring.store import Store
-from rrbench.metrics.tallies import TprRule
 from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.rows.currency import is_current
+from rrbench.rows.notes import is_oracle
 from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, order
@@ -49,11 +49,6 @@ class Scored:
     def has_all_inputs(self) -> bool:
         """Whether all test inputs were measured."""
         return self.sample == ALL_INPUTS
-
-    @property
-    def tpr_rule(self) -> TprRule:
-        """The rule behind the row's acc_tpr95."""
-        return "official" if self.record.cell["tpr_rule"] == "official" else "quantile"
 
     @cached_property
     def scores(self) -> Scores:
@@ -101,7 +96,7 @@ def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
 
 def victim_label(row: ResultRow) -> str:
     """Name a rejector and its checkpoint; an oracle is marked, as it is no defence."""
-    return f"{row.rejector} ({row.trained_as})" + (", oracle" if "oracle" in row.note else "")
+    return f"{row.rejector} ({row.trained_as})" + (", oracle" if is_oracle(row) else "")
 
 
 def provenance_text(rows: Sequence[ResultRow], *, with_n: bool = True) -> str:

@@ -11,9 +11,8 @@ from rrbench.figures.request import Need, PaperRequest
 from rrbench.figures.scored import provenance_text
 from rrbench.figures.style import BLUE, GREEN, ORANGE, RED, finish, legend_below, panels, styled, typeset
 from rrbench.figures.style import LOG2_TAU as TAU_LABEL
-from rrbench.metrics.columns import LABELS
+from rrbench.metrics.columns import LABELS, TprRule
 from rrbench.metrics.measures import accept_at_tpr95
-from rrbench.metrics.tallies import TprRule
 from rrbench.rows.tables import budget_text
 
 LOG2_TAU = tuple(range(-10, 11))
@@ -32,8 +31,8 @@ def figure5(request: PaperRequest) -> Figure:
     """Draw TPR-95 (left) and mean scores on right and wrong inputs (right) against the temperature."""
     (cell,) = request.find(NEED)
     labels, logits = cell.whole_scores.labels, cell.whole_scores.logits
-    confidence = sweep(labels, logits, logits.argmax(axis=1), cell.tpr_rule)
-    true_confidence = sweep(labels, logits, labels, cell.tpr_rule)
+    confidence = sweep(labels, logits, logits.argmax(axis=1), cell.record.metrics.tpr_rule)
+    true_confidence = sweep(labels, logits, labels, cell.record.metrics.tpr_rule)
     with styled():
         figure, (left, right) = panels(1, 2, width=3.2, height=2.9)
         left.plot(LOG2_TAU, confidence.acc_tpr95, color=BLUE, marker="o", label="confidence")

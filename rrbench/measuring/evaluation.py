@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,19 +46,21 @@ from rrbench.protocols import (
     Rejector,
     Victim,
 )
+from rrbench.rows import notes
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores, where_wrong
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
 LARGE = Fraction(1, 2)  # in linf: from this budget on an attack can make every image grey
-NO_THRESHOLD = "no threshold: the other folds (ids modulo 5) hold no right clean input"
 SLACK = 1e-6  # how far rounding may carry an image out of its budget
 
 
-def notes(measured: MeasuredNetwork, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked") -> str:
+def find_notes(
+    measured: MeasuredNetwork, rejector: Rejector, attack: Attack, budget: Budget, attacked: "Attacked"
+) -> list[str]:
     """Return the notes of a row: facts that its reader must know, and signs that the attack is broken."""
-    found = ["oracle: knows the labels"] if rejector.is_oracle else []
+    found = [notes.ORACLE] if rejector.is_oracle else []
     concerned = {"all"} | ({"certainty", "head", *rejector.needs} if attack.is_adaptive else set())
     # An ensemble counts no gradients if its members' answers were stored. A transfer's gradients are those of another
     # network.
@@ -66,13 +69,12 @@ def notes(measured: MeasuredNetwork, rejector: Rejector, attack: Attack, budget:
     doubts = [*measured.doubts(), *measured.doubts(rejector)]
     found += [doubt.text for doubt in doubts if doubt.concerns in concerned]
     if attack.is_mixture:
-        found.append("mixture: clean images wherever the attack failed")
+        found.append(notes.MIXTURE)
     if attacked.reached is not None and not bool(attacked.reached.any()):
-        found.append("the goal was never reached: the distance says nothing")
-    if attacked.lost:
-        found.append(f"goes without {', '.join(attacked.lost)}")
+        found.append(notes.NEVER_REACHED)
+    found += map(notes.without, attacked.lost)
     if attacked.vanished > VANISHED and not (rejector.is_constant and attack.is_adaptive):  # half its goals are flat
-        found.append(f"{100 * attacked.vanished:.0f} % of the gradients are zero")
+        found.append(f"{100 * attacked.vanished:.0f}{notes.FLAT}")
     labels = measured.test().labels
     is_right = attacked.outputs.logits.argmax(1) == labels
     if attack.needs_budget and budget.radius and not attack.is_mixture:
@@ -81,7 +83,7 @@ def notes(measured: MeasuredNetwork, rejector: Rejector, attack: Attack, budget:
             found.append(f"{100 * still:.0f} % of the inputs were not moved and stay right")
         if budget.norm == "linf" and budget.radius >= LARGE and bool(is_right.any()):
             found.append(f"a budget of {budget.radius} leaves {int(is_right.sum())} inputs right")
-    return "; ".join(found)
+    return found
 
 
 class Attacked(NamedTuple):
@@ -179,7 +181,7 @@ def run_attack(
         is_still=(images == test.images).flatten(1).all(1),
         distances=distance(images, test.images, budget.norm) if budget.radius is None else None,
         reached=reached,
-        lost=tuple(f"{name} ({reason})" for name, reason in lost.items()),
+        lost=tuple(starmap(notes.failure, lost.items())),
     )
 
 
@@ -280,22 +282,22 @@ def distances_of(scores: Scores) -> Distances:
     return Distances(float(scores.distances.mean()), mean_reached, float(scores.reached.mean()))
 
 
-def metrics_of(scores: Scores, rule: str, resamples: int, seed: int) -> Metrics:
+def metrics_of(scores: Scores, metrics: MetricSettings, seed: int) -> Metrics:
     """Compute every metric from stored scores alone."""
     return measure(
         scores.correct,
         scores.confidence,
         scores.certainty,
-        rule="official" if rule == "official" else "quantile",
+        rule=metrics.tpr_rule,
         clean=scores.clean,
-        resamples=resamples,
+        resamples=metrics.resamples,
         seed=derive(seed, "bootstrap"),
     )
 
 
-def columns_of(scores: Scores, rule: str, resamples: int, seed: int) -> dict[str, Any]:
+def columns_of(scores: Scores, metrics: MetricSettings, seed: int) -> dict[str, Any]:
     """Compute every column of a row that follows from stored scores alone; `verify` calls this too."""
-    found = metrics_of(scores, rule, resamples, seed)
+    found = metrics_of(scores, metrics, seed)
     return {"n": len(scores.labels), **vars(found), **distances_of(scores)._asdict()}
 
 
@@ -351,12 +353,12 @@ def scores_and_columns(
 ) -> tuple[Scores, dict[str, Any]]:
     """Score an attack's answers; return the scores and the row's measured columns. `verify --rerun` compares both."""
     scores = score(measured, victim, attacked, clean)
-    said = notes(measured, victim.rejector, attack, budget, attacked)
-    found = columns_of(scores, metrics.tpr_rule, metrics.resamples, seed)
+    said = find_notes(measured, victim.rejector, attack, budget, attacked)
+    found = columns_of(scores, metrics, seed)
     is_lacking = found["deploy_n"] is None and bool(clean.correct.any())
     return scores, {
         **found,
-        "note": "; ".join(filter(None, (measured.sample.note, said, NO_THRESHOLD if is_lacking else ""))),
+        "note": notes.joined([measured.sample.note, *said, notes.NO_THRESHOLD if is_lacking else ""]),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
         "data_sha256": measured.data_sha256,
     }

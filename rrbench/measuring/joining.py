@@ -127,9 +127,9 @@ class _Copier:
                 self._write(names[SCORES], kept.of_cell()),
             ]
         )
-        row, cell = record.row, record.cell
+        row = record.row
         if kept is not scores:
-            row = dataclasses.replace(row, **columns_of(kept, cell["tpr_rule"], cell["resamples"], row.seed))
+            row = dataclasses.replace(row, **columns_of(kept, record.metrics, row.seed))
         return dataclasses.replace(record, files=files, row=row)
 
     def _rounded(self, scores: Scores, attack: str) -> Scores:

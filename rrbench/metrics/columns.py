@@ -4,6 +4,9 @@ A label is what people read in tables, reports, figures and documents; a meaning
 """
 
 from dataclasses import dataclass, field, fields
+from typing import Literal
+
+TprRule = Literal["quantile", "official"]  # how the threshold of TPR-95 is found
 
 
 def percentage(label: str = "", meaning: str = "") -> float | None:

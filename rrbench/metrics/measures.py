@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.metrics import tallies
-from rrbench.metrics.columns import Metrics
+from rrbench.metrics.columns import Metrics, TprRule
 from rrbench.metrics.deployment import CleanScores, deployed, deployed_draws, whole_threshold
 from rrbench.metrics.resampling import bootstrap, interval
-from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
+from rrbench.metrics.tallies import Booleans, Floats, Integers
 
 
 class Reliability(NamedTuple):

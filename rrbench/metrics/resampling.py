@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrbench.metrics import tallies
-from rrbench.metrics.tallies import Booleans, Floats, Integers, TprRule
+from rrbench.metrics.columns import TprRule
+from rrbench.metrics.tallies import Booleans, Floats, Integers
 
 Drawn = NDArray[np.float64]  # one value for each draw, in order
 Work = Callable[[Integers], Drawn]

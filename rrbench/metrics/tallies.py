@@ -4,12 +4,13 @@ A tally has shape (..., 2, distinct scores): how many right and how many wrong i
 score first. One tally describes a set of inputs; a stack of tallies describes its resamples. NaN means undefined.
 """
 
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-TprRule = Literal["quantile", "official"]
+from rrbench.metrics.columns import TprRule
+
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 Booleans = NDArray[np.bool_]

@@ -13,9 +13,8 @@ from rrbench.paper.show import MEASURED_FIELDS, record_of
 from rrbench.paper.tabulate import Selection, paper_tables
 from rrbench.plugins.arguments import checked
 from rrbench.rows.currency import noted
-from rrbench.rows.frames import to_frame
 from rrbench.rows.published import find_results, remark
-from rrbench.rows.row import read_rows
+from rrbench.rows.row import read_rows, to_frame
 from rrbench.rows.weak_attacks import with_weak_notes
 
 NUMBERS = ("value", "measured", "published", "difference", "low", "high")

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from rrbench.errors import UseError
 from rrbench.files.disk import parse_toml
+from rrbench.metrics.columns import TprRule
 from rrbench.names import NORMS, convert, unknown
 
 KINDS = ("rejector", "attack", "framework")
@@ -62,11 +63,13 @@ ADDED: Mapping[str, object] = {"average": 0.0, "drop_factor": 0.1, "optimizer": 
 class MetricSettings:
     """How rows are computed from scores."""
 
-    tpr_rule: Literal["quantile", "official"]
+    tpr_rule: TprRule
     resamples: int  # 0: rows without intervals
 
     def __post_init__(self) -> None:
-        """Refuse a negative number of draws."""
+        """Refuse an unknown rule and a negative number of draws."""
+        if self.tpr_rule not in typing.get_args(TprRule):
+            raise unknown("tpr_rule", self.tpr_rule, typing.get_args(TprRule))
         if self.resamples < 0:
             raise UseError(f"resamples must not be negative, as {self.resamples} is")
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from rrbench.metrics.columns import DEPLOYED, LABELS, MEANINGS
 from rrbench.report.html import Safe, TableField, element, joined, number, table, with_interval
 from rrbench.report.standings import Measured, Standing
+from rrbench.rows.notes import WEAK, notes_of
 from rrbench.rows.row import FRACTIONS, ResultRow
 from rrbench.rows.sight import attack_text
 from rrbench.rows.tables import budget_text
@@ -135,14 +136,14 @@ def notes_list(rows: Sequence[ResultRow]) -> Safe:
     """List each note once, with the cells that have it."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        for note in filter(None, row.note.split("; ")):
+        for note in notes_of(row):
             cell = f"{row.rejector} under {row.attack} {budget_text(row)}".strip()
             found.setdefault(note, []).append(cell)
     return element(
         "ul",
         *[
             element("li", element("b", note), ": ", ", ".join(dict.fromkeys(cells)))
-            for note, cells in sorted(found.items(), key=lambda item: (not item[0].startswith("weak"), item[0]))
+            for note, cells in sorted(found.items(), key=lambda item: (not item[0].startswith(WEAK), item[0]))
         ],
     )
 

@@ -9,13 +9,13 @@ from fractions import Fraction
 from statistics import fmean
 
 from rrbench.metrics.intervals import Interval, share_interval
+from rrbench.rows.notes import ORACLE, notes_of
 from rrbench.rows.repeats import Names, gather, names, victim_marks
 from rrbench.rows.row import COLUMNS, ResultRow, stated
 from rrbench.rows.sight import looks
 from rrbench.rows.tables import budget_text
 
 METRICS = ("deploy_joint", "deploy_robust", "acc_tpr95")  # weakness is measured by the first that the rows have
-ORACLE = "oracle: knows the labels"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Measured:
     @property
     def notes(self) -> list[str]:
         """The rows' notes, which say what is doubtful or special, each once."""
-        return list(dict.fromkeys(part for row in self.rows for part in row.note.split("; ") if part))
+        return notes_of(*self.rows)
 
     def values(self, column: str) -> list[float]:
         """Return a column's defined values."""

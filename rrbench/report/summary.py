@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from rrbench.report.html import Safe, element, joined
 from rrbench.report.standings import Standing
+from rrbench.rows.notes import FLAT, WEAK
 from rrbench.rows.paired import NEVER, ScoreFiles, paired_difference
 from rrbench.rows.row import ResultRow
 from rrbench.rows.sight import attack_text, is_blind
-from rrbench.rows.weak_attacks import MARK
 
 Lead = tuple[float, float, float]  # points, with the interval
 NAMED = 3  # rivals that a sentence names
@@ -157,9 +157,7 @@ def details(standing: Standing) -> Safe:
         parts.append(f" Mean of {len(values)} seeds, from {min(values):.1f} to {max(values):.1f}.")
     if standing.is_oracle:
         parts.append(" It is an oracle that knows the labels: a bound, no defence.")
-    doubts = [
-        note.removeprefix(MARK) for note in attacked.notes if note.startswith(MARK) or "gradients are zero" in note
-    ]
+    doubts = [note.removeprefix(WEAK) for note in attacked.notes if note.startswith(WEAK) or note.endswith(FLAT)]
     if doubts:
         parts.append(f" Doubtful: {'; '.join(doubts)}.")
     return joined(parts)

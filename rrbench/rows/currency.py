@@ -8,6 +8,7 @@ from rrbench.errors import UseError
 from rrbench.names import parse
 from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.plugins.revisions import Revision, calibration, deployment, engine, installed, version_of
+from rrbench.rows.notes import SUPERSEDED, joined, notes_of
 from rrbench.rows.row import ResultRow, members_of, revisions_of
 from rrbench.rows.sight import looks
 
@@ -78,9 +79,9 @@ def is_current(row: ResultRow) -> bool:
 
 def noted(rows: Iterable[ResultRow]) -> list[ResultRow]:
     """Return rows for printing, with a note on superseded ones. Never stored: another version may judge otherwise."""
-    return [replace(row, note="; ".join(filter(None, (row.note, _note(row))))) for row in rows]
+    return [replace(row, note=joined([*notes_of(row), _note(row)])) for row in rows]
 
 
 def _note(row: ResultRow) -> str:
     found = superseded(row)
-    return f"superseded: {', '.join(found)}" if found else ""
+    return f"{SUPERSEDED}{', '.join(found)}" if found else ""

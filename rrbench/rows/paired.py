@@ -20,8 +20,8 @@ from rrbench.metrics.columns import LABELS
 from rrbench.metrics.deployment import Deployed, deployed_draws
 from rrbench.metrics.measures import measure
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
-from rrbench.metrics.tallies import TprRule
 from rrbench.names import unknown
+from rrbench.plugins.config import MetricSettings
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import where_scores_are
 from rrbench.rows.record import read_cells
@@ -43,9 +43,8 @@ class ScoreFiles:
 
     folder: Path
     files: tuple[tuple[str, str], ...]
-    rule: TprRule
-    resamples: int
-    draws: dict[tuple[str, TprRule, int], NDArray[np.float64]] = field(default_factory=dict, compare=False)
+    metrics: MetricSettings
+    draws: dict[tuple[str, MetricSettings], NDArray[np.float64]] = field(default_factory=dict, compare=False)
 
     @property
     def is_there(self) -> bool:
@@ -58,7 +57,7 @@ class ScoreFiles:
 
     def drawn(self, scores: Scores, metric: str, like: "ScoreFiles") -> NDArray[np.float64]:
         """Draw with another cell's settings, and keep the draws: every rejector compares with the same reference."""
-        key = (metric, like.rule, like.resamples)
+        key = metric, like.metrics
         if key not in self.draws:
             self.draws[key] = drawn(scores, metric, like)
         return self.draws[key]
@@ -240,7 +239,13 @@ def _gain(
     own = scored.scores()
     never = _all_accepted(own)
     found = measure(
-        never.correct, never.confidence, never.certainty, rule=scored.rule, clean=never.clean, resamples=0, seed=SEED
+        never.correct,
+        never.confidence,
+        never.certainty,
+        rule=scored.metrics.tpr_rule,
+        clean=never.clean,
+        resamples=0,
+        seed=SEED,
     )
     theirs = getattr(found, metric)
     if theirs is None:
@@ -259,11 +264,13 @@ def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64
     """Return a metric for every bootstrap draw; sets of equal size draw the same examples."""
     correct, certainty = scores.correct, scores.certainty
     if metric in RESAMPLED:
-        return resampled(metric, certainty, correct, scored.rule, scored.resamples, SEED)
+        return resampled(metric, certainty, correct, scored.metrics.tpr_rule, scored.metrics.resamples, SEED)
     if metric in ("distance", "success"):
         values = (scores.distances if metric == "distance" else scores.reached).astype(np.float64)
-        return resampled_share(values, np.ones_like(values), scored.resamples, SEED)
-    return deployed_draws(scores.clean, certainty, correct, scored.resamples, SEED)[metric.removeprefix("deploy_")]
+        return resampled_share(values, np.ones_like(values), scored.metrics.resamples, SEED)
+    return deployed_draws(scores.clean, certainty, correct, scored.metrics.resamples, SEED)[
+        metric.removeprefix("deploy_")
+    ]
 
 
 def all_but_note(row: ResultRow) -> tuple[object, ...]:
@@ -275,10 +282,6 @@ def scored_rows(folder: Path) -> dict[tuple[object, ...], ScoreFiles]:
     """Find the score files of every measured row of a work folder."""
     found: dict[tuple[object, ...], ScoreFiles] = {}
     for record, _ in read_cells(folder):
-        try:
-            settings = record.cell["tpr_rule"], record.cell["resamples"]
-        except KeyError:
-            raise UseError(f"cell {record.key} of {folder} is of no version that is known here") from None
         if record.row.status == "ok":
-            found[all_but_note(record.row)] = ScoreFiles(folder, tuple(record.files.items()), *settings)
+            found[all_but_note(record.row)] = ScoreFiles(folder, tuple(record.files.items()), record.metrics)
     return found

@@ -4,12 +4,14 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from rrbench.errors import UseError
 from rrbench.files.decoding import from_json
 from rrbench.files.disk import read_json
+from rrbench.plugins.config import MetricSettings
 from rrbench.rows.row import COLUMNS, ResultRow, row_of_json
 from rrbench.rows.scores import is_file_name
 
@@ -28,6 +30,11 @@ class CellRecord:
     def checkpoint(self) -> str:
         """The checkpoint's key."""
         return str(self.cell["checkpoint"])
+
+    @cached_property
+    def metrics(self) -> MetricSettings:
+        """How the row was computed from its scores."""
+        return MetricSettings(self.cell["tpr_rule"], self.cell["resamples"])
 
     def row_sha256(self) -> str:
         """Hash the row: a changed field is noticed even if it cannot be recomputed."""
@@ -50,10 +57,11 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         if row.keys() < set(COLUMNS) and row_sha256 == _row_sha256(row):
             row_sha256 = record.row_sha256()  # an older version wrote the row, and it is unchanged
         texts = (row_sha256, record.cell["checkpoint"], *record.files.values())
+        _ = record.metrics  # refuses what no version writes
         if not all(isinstance(text, str) for text in texts) or not all(map(is_file_name, record.files)):
             raise TypeError
         return record, row_sha256
-    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError):
+    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError, UseError):
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
 
 

@@ -1,21 +1,25 @@
-"""ResultRow: one measured cell, flat. Field order is the CSV's column order. Imports neither torch nor pandas."""
+"""ResultRow: one measured cell, flat. Field order is the CSV's column order. Imports no torch."""
 
 import csv
 import dataclasses
 import io
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrbench.errors import UseError, brief
 from rrbench.files.decoding import from_json, from_texts
 from rrbench.files.disk import parse_json, write_bytes
 from rrbench.metrics.columns import Metrics, fraction
 from rrbench.numbers import read_fraction, read_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class ResultRow(Metrics, CellNames):
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ResultRow))
-# Columns that results of older versions may lack.
+# Columns that results of older versions may lack: they are read as empty.
 LATER = frozenset(f"deploy_{name}" for name in ("robust_low", "robust_high", "joint", "joint_low", "joint_high"))
 PERCENTAGES, FRACTIONS = (
     frozenset(field.name for field in dataclasses.fields(ResultRow) if field.metadata.get("most") == most)
@@ -133,6 +137,13 @@ def to_csv(rows: Iterable[ResultRow]) -> str:
     return text.getvalue()
 
 
+def to_frame(rows: Iterable[ResultRow]) -> "pd.DataFrame":
+    """Return rows as a DataFrame with the CSV's columns."""
+    import pandas as pd  # takes half a second, and most commands do not need it
+
+    return pd.DataFrame([dataclasses.asdict(row) for row in rows], columns=list(COLUMNS))
+
+
 def write_rows(path: Path, rows: Iterable[ResultRow]) -> None:
     """Write rows.csv atomically, in its fixed order."""
     write_bytes(path, to_csv(sorted(rows, key=order)).encode())
@@ -145,13 +156,13 @@ def read_rows(path: Path) -> list[ResultRow]:
         # utf-8-sig: Excel may put a byte-order mark at the start.
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            missing = set(COLUMNS) - set(reader.fieldnames or ())
+            missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
+            if not LATER.issuperset(missing):
+                raise UseError(f"{path} is no results file of rrbench: it lacks {', '.join(missing[:3])}")
             if missing:
-                lacks = ", ".join(sorted(missing)[:3])
-                if missing <= LATER:
-                    raise UseError(f"{path} is of an older version of rrbench: it lacks {lacks}; measure it again")
-                raise UseError(f"{path} is no results file of rrbench: it lacks {lacks}")
-            return [row_of_texts(record) for record in reader]
+                older = f"{path} is of an older version of rrbench, without {', '.join(missing)}: they are empty"
+                warnings.warn(older, stacklevel=2)
+            return [row_of_texts({**dict.fromkeys(missing, ""), **record}) for record in reader]
     except FileNotFoundError:
         raise UseError(f"no results at {path}") from None
     except (OSError, ValueError, ZeroDivisionError, csv.Error) as error:
@@ -162,7 +173,7 @@ def is_results(path: Path) -> bool:
     """Tell whether a CSV has the columns of rows."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return set(COLUMNS) <= set(next(csv.reader(file), ()))
+            return set(COLUMNS) - LATER <= set(next(csv.reader(file), ()))
     except (OSError, UnicodeDecodeError, csv.Error):
         return False
 

@@ -42,11 +42,6 @@ def is_blind(row: ResultRow) -> bool:
     return bool(row.norm) and looks(row) is False
 
 
-def is_mixture(row: ResultRow) -> bool:
-    """Tell whether a row's images are the clean ones wherever its attack failed, as its note says."""
-    return any(note.startswith("mixture") for note in row.note.split("; "))
-
-
 def attack_text(row: ResultRow) -> str:
     """Name a row's attack for people; a blind one is marked."""
     return f"{row.attack} (blind)" if is_blind(row) else row.attack

@@ -8,10 +8,10 @@ from typing import Any
 from rrbench.errors import UseError
 from rrbench.names import radius_text
 from rrbench.plugins.catalogue import plugin_name
+from rrbench.rows.notes import WEAK, joined, notes_of
 from rrbench.rows.row import ResultRow, order, stated
 from rrbench.rows.sight import is_blind, keeps_answers, looks
 
-MARK = "weak: "
 MUCH = 5.0  # points of accuracy: if more steps or restarts take away more, the attack had too few
 ANY = 1.0  # points that an attack without gradients, or with a smaller radius, may win by chance
 # For deploy_robust, measured on the 360 inputs of digits: another random start moved it by up to 1.7 points, and the
@@ -52,9 +52,8 @@ def _setting(row: ResultRow) -> tuple[object, ...]:
 
 
 def _noted(row: ResultRow, weaknesses: list[str], *, is_whole: bool) -> ResultRow:
-    marked = [MARK + weakness for weakness in weaknesses]
-    parts = [part for part in row.note.split("; ") if part and not (is_whole and part.startswith(MARK))]
-    return dataclasses.replace(row, note="; ".join(dict.fromkeys([*parts, *marked])))
+    others = [note for note in notes_of(row) if not (is_whole and note.startswith(WEAK))]
+    return dataclasses.replace(row, note=joined([*others, *(WEAK + weakness for weakness in weaknesses)]))
 
 
 def _weaknesses(row: ResultRow, group: list[ResultRow]) -> list[str]:

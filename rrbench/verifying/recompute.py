@@ -21,7 +21,7 @@ LAST_BITS = 1e-4  # share of the interquartile range; 6e-6 at most was measured,
 
 def wrong_metrics(record: CellRecord, scores: Scores) -> Iterator[str]:
     """Say which metrics do not follow from the stored scores."""
-    metrics = columns_of(scores, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
+    metrics = columns_of(scores, record.metrics, record.row.seed)
     if record.row.attack == "clean" and not _is_alike(scores.certainty, scores.clean_certainty):
         yield "its certainties and those of the clean inputs are not the same, and it is clean"
     for name, value in metrics.items():

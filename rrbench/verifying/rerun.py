@@ -13,7 +13,6 @@ from rrbench.files.checkpoints import read_checkpoint
 from rrbench.measuring.evaluation import Attacked, columns_of, fresh_members, run_attack, scores_and_columns, take_over
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.planning.cells import victim_key
-from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.registry import restore
 from rrbench.protocols import Victim
 from rrbench.rows.record import CellRecord
@@ -46,13 +45,13 @@ class Reruns:
             attack_of(record),
             budget_of(record),
             attacked,
-            MetricSettings(cell["tpr_rule"], cell["resamples"]),
+            record.metrics,
             record.row.seed,
             clean,
         )
         rounded = again.rounded(like=scores)
         if rounded is not again:  # `rrbench join --short` stores such scores and the row that follows from them
-            columns |= columns_of(rounded, cell["tpr_rule"], cell["resamples"], record.row.seed)
+            columns |= columns_of(rounded, record.metrics, record.row.seed)
         yield from disagreements(record.row, scores, rounded, columns, tolerance, is_ensemble=is_ensemble(record))
 
     def _attack(self, record: CellRecord, measured: MeasuredNetwork, victim: Victim) -> Attacked:

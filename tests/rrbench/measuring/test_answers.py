@@ -128,7 +128,15 @@ def test_shrinking_leaves_what_was_asked_for_and_the_named_file_as_it_is(store: 
 
 
 def named(store: Store, file: str, digest: str) -> None:
-    store.save_cell(CellRecord(f"cell{len(store.cells())}", "key", ROW, {"checkpoint": "c"}, {file: digest}))
+    store.save_cell(
+        CellRecord(
+            f"cell{len(store.cells())}",
+            "key",
+            ROW,
+            {"checkpoint": "c", "tpr_rule": "quantile", "resamples": 0},
+            {file: digest},
+        )
+    )
 
 
 def test_an_attack_that_is_run_again_and_ends_alike_leaves_the_file_as_it_is(store: Store, attacked: Attacked) -> None:

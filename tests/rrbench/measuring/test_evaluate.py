@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 import rrbench
 from own_network import EPS, Featured, Linear, first_feature, inputs, measure
 from rrbench import Batch, Budget, Outputs, UseError
-from rrbench.rows.row import COLUMNS
+from rrbench.rows.notes import members_met
+from rrbench.rows.row import COLUMNS, members_of, read_rows
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 from rrbench_baselines.kd import Kd
@@ -277,11 +279,13 @@ def test_the_worst_case_over_attacks_is_no_weaker_than_one_of_them_or_refused() 
     assert worst is None or worst <= alone
 
 
-def test_a_worst_case_says_which_attacks_it_goes_without() -> None:
+def test_a_worst_case_says_which_attacks_it_goes_without(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="goes on without one of its attacks"):
-        row = measure(Linear(), "confidence", "worst-case", inputs(10), budget="linf:1/50")
-    assert "goes without autoattack (autoattack(standard) needs 4 classes" in row.note
+        measure(Linear(), "confidence", "worst-case", inputs(10), budget="linf:1/50", out=tmp_path)
+    (row,) = [row for row in read_rows(tmp_path) if row.attack == "worst-case"]
+    assert "goes without autoattack: autoattack(standard) needs 4 classes" in row.note
     assert "pgd" not in row.note
+    assert set(members_of(row)) - set(members_met(row)) == {"autoattack"}, "the board goes by what was met"
 
 
 def accuracy_or_refusal(*arguments: Any, **options: Any) -> float | None:

@@ -102,7 +102,7 @@ def test_a_short_folder_has_the_first_logits_rounded_scores_and_the_rows_of_thes
             kind = np.float16 if name == "confidence" else np.float32 if "certainty" in name else exact.dtype
             expected = exact.astype(kind).astype(exact.dtype)
             assert np.array_equal(found, expected, equal_nan=True), name
-        columns = columns_of(mine, record.cell["tpr_rule"], record.cell["resamples"], record.row.seed)
+        columns = columns_of(mine, record.metrics, record.row.seed)
         assert short.row == replace(record.row, **columns)
         for name, value in columns.items():
             if value != getattr(record.row, name):

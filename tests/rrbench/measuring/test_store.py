@@ -33,7 +33,13 @@ def row(**changes: Any) -> ResultRow:
 
 
 def record(key: str, **changes: Any) -> CellRecord:
-    return CellRecord(key, "attack", row(**changes), {"checkpoint": "c", "eta": [0.1, 1]}, {"scores/a.npz": "hash"})
+    return CellRecord(
+        key,
+        "attack",
+        row(**changes),
+        {"checkpoint": "c", "tpr_rule": "quantile", "resamples": 0, "eta": [0.1, 1]},
+        {"scores/a.npz": "hash"},
+    )
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -309,3 +315,13 @@ def test_the_manifest_keeps_earlier_runs(store: Store) -> None:
         store.add_to_manifest({"command": command}, Silent())
     text = (store.root / "manifest.json").read_text()
     assert [run["command"] for run in json.loads(text)["runs"]] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "cell", [{"tpr_rule": "mine"}, {"tpr_rule": ["quantile"]}, {"resamples": -1}, {"resamples": "1"}]
+)
+def test_a_cell_with_metrics_that_no_version_computes_is_refused(tmp_path: Path, cell: dict[str, object]) -> None:
+    store, saved = Store(tmp_path), record("a")
+    store.save_cell(dataclasses.replace(saved, cell={**saved.cell, **cell}))
+    with pytest.raises(UseError, match=r"a\.json is no cell file of this version; delete it"):
+        store.cells()

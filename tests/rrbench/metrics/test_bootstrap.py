@@ -9,7 +9,7 @@ import pytest
 
 from rrbench.metrics import measures as metrics
 from rrbench.metrics import resampling
-from rrbench.metrics.tallies import TprRule
+from rrbench.metrics.columns import TprRule
 from scored_inputs import PLAIN, RULES, TIED, Scored, accepted_by_scikit_learn, accuracy, overlapping
 
 

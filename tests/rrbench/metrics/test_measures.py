@@ -9,9 +9,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from rrbench.metrics import measures as metrics
 from rrbench.metrics import resampling
-from rrbench.metrics.columns import Metrics
+from rrbench.metrics.columns import Metrics, TprRule
 from rrbench.metrics.deployment import deploy_threshold, deployed_draws
-from rrbench.metrics.tallies import TprRule
 from scored_inputs import (
     PLAIN,
     TIED,

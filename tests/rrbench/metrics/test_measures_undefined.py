@@ -7,7 +7,7 @@ import pytest
 
 from rrbench.metrics import measures as metrics
 from rrbench.metrics import resampling
-from rrbench.metrics.tallies import TprRule
+from rrbench.metrics.columns import TprRule
 from scored_inputs import RULES, accuracy, at_threshold, logits_for, ordering_metrics
 
 NOTHING_DEPLOYED: dict[str, Any] = {"rule": "quantile", "clean": None, "resamples": 20, "seed": 0}

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from reported_rows import row, text_of
+from rrbench.plugins.config import MetricSettings
 from rrbench.report.standings import find_standings, main_budget
 from rrbench.report.summary import are_blind, details, untried, verdict
 from rrbench.rows.paired import ScoreFiles, all_but_note
@@ -81,7 +82,7 @@ def test_pairing_on_the_same_inputs_settles_what_intervals_alone_do_not(tmp_path
         prediction = np.arange(400) < wrong
         made = scores_of(prediction.astype(int), np.zeros(400, int), np.ones(400), threshold=0.5)
         files = save_scores(tmp_path, rejector, made)
-        scores[all_but_note(each)] = ScoreFiles(tmp_path, tuple(files.items()), "quantile", 500)
+        scores[all_but_note(each)] = ScoreFiles(tmp_path, tuple(files.items()), MetricSettings("quantile", 500))
         standings += find_standings([each])
     best, other = standings
     assert other.interval[1] > best.interval[0]

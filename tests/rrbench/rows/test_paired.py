@@ -14,6 +14,7 @@ from rrbench.errors import UseError
 from rrbench.measuring.store import Store
 from rrbench.metrics.measures import auc, augrc, aurc
 from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
+from rrbench.plugins.config import MetricSettings
 from rrbench.rows.paired import (
     PAIRED,
     Difference,
@@ -127,7 +128,7 @@ def test_a_rejector_does_not_differ_from_itself_and_pairing_narrows_the_interval
 @pytest.mark.parametrize("metric", PAIRED)
 def test_every_paired_metric_has_draws_around_its_value(metric: str) -> None:
     found = scores(5)
-    values = drawn(found, metric, ScoreFiles(Path(), (), "quantile", 300))
+    values = drawn(found, metric, ScoreFiles(Path(), (), MetricSettings("quantile", 300)))
     assert values.shape == (300,)
     assert values.std() > 0
     if metric not in ("acc_tpr95", "aurc", "augrc"):

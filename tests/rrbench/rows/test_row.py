@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +11,7 @@ from rrbench.errors import UseError
 from rrbench.rows.row import (
     COLUMNS,
     FRACTIONS,
+    LATER,
     PERCENTAGES,
     ResultRow,
     is_results,
@@ -127,6 +129,19 @@ def test_the_mark_that_excel_puts_first_is_no_letter_of_a_column(tmp_path: Path)
     path.write_text(to_csv([row()]), encoding="utf-8-sig")
     assert is_results(path)
     assert read_rows(path) == [row()]
+
+
+def test_a_file_of_an_older_version_is_read_with_empty_columns(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    whole = csv.DictReader(to_csv([row(auc=0.5, deploy_joint=40.0)]).splitlines())
+    lines = [{name: text for name, text in line.items() if name not in LATER} for line in whole]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    assert is_results(path)
+    with pytest.warns(UserWarning, match=r"old\.csv is of an older version of rrbench, without deploy_joint, "):
+        assert read_rows(path) == [row(auc=0.5)]
 
 
 def test_columns_that_are_not_ours_are_ignored_in_any_order(tmp_path: Path) -> None:

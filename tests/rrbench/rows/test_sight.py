@@ -9,8 +9,7 @@ import rrbench
 from own_network import Linear, inputs, measure
 from rrbench import Attack
 from rrbench.report.measurements import rows_table
-from rrbench.rows.frames import to_frame
-from rrbench.rows.row import ResultRow, row_of_texts
+from rrbench.rows.row import ResultRow, row_of_texts, to_frame
 from rrbench.rows.sight import attack_text, is_blind, looks
 from rrbench.rows.tables import pivot_table, results_table
 from rrbench_attacks.pgd import Pgd

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rrbench.measuring.evaluation import metrics_of
+from rrbench.plugins.config import MetricSettings
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores
 from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
@@ -24,7 +25,7 @@ def honest() -> Scores:
 
 def columns_of(scores: Scores, **more: Any) -> dict[str, Any]:
     costs = {"note": "", "gradients": 10.0, "forwards": 11.0, "seconds": 1.0}
-    return {"n": COUNT, **vars(metrics_of(scores, "quantile", 0, 0)), **costs, **more}
+    return {"n": COUNT, **vars(metrics_of(scores, MetricSettings("quantile", 0), 0)), **costs, **more}
 
 
 def row_of(scores: Scores, **more: Any) -> ResultRow:

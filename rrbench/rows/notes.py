@@ -1,0 +1,61 @@
+"""A row's notes: what its reader must know. Only this module knows their words, so that what is written can be read.
+
+The column `note` holds all notes of a row as one text. Imports no torch.
+"""
+
+from collections.abc import Iterable
+
+from rrbench.rows.row import ResultRow, members_of
+
+SEPARATOR = "; "
+ORACLE = "oracle: knows the labels"
+MIXTURE = "mixture: clean images wherever the attack failed"
+NEVER_REACHED = "the goal was never reached: the distance says nothing"
+NO_THRESHOLD = "no threshold: the other folds (ids modulo 5) hold no right clean input"
+WEAK, SUPERSEDED, WITHOUT = "weak: ", "superseded: ", "goes without "  # beginnings: more follows
+FLAT = " % of the gradients are zero"  # an end
+
+
+def joined(notes: Iterable[str]) -> str:
+    """Return notes as one text, each once; a note that holds the separator stays one note."""
+    return SEPARATOR.join(dict.fromkeys(note.replace(SEPARATOR, ", ") for note in notes if note))
+
+
+def notes_of(*rows: ResultRow) -> list[str]:
+    """Return the notes of rows, each once."""
+    return list(dict.fromkeys(note for row in rows for note in row.note.split(SEPARATOR) if note))
+
+
+def without(failed: str) -> str:
+    """Note that an ensemble goes without a member; `failed` is the text of `failure`."""
+    return WITHOUT + failed
+
+
+def failure(member: str, reason: str) -> str:
+    """Name a member of an ensemble that failed, and say why."""
+    return f"{member}: {reason}"
+
+
+def members_met(*rows: ResultRow) -> tuple[str, ...]:
+    """Return the attacks whose worst was taken in every row; one that failed in a row does not count."""
+    notes = notes_of(*rows)
+    return tuple(
+        member
+        for member in members_of(rows[0])
+        if not any(note.startswith(without(failure(member, ""))) for note in notes)
+    )
+
+
+def is_oracle(row: ResultRow) -> bool:
+    """Tell whether a row's rejector knows the labels: it is no defence."""
+    return ORACLE in notes_of(row)
+
+
+def is_mixture(row: ResultRow) -> bool:
+    """Tell whether a row's images are the clean ones wherever its attack failed."""
+    return MIXTURE in notes_of(row)
+
+
+def is_weak(row: ResultRow) -> bool:
+    """Tell whether other rows show that a row's attack was too weak."""
+    return any(note.startswith(WEAK) for note in notes_of(row))
