@@ -281,7 +281,7 @@ class Attack(ABC):
     paper: ClassVar[str] = ""  # authors, year, arXiv number
     maximises: ClassVar[str] = ""  # one line: what it does
     cost: ClassVar[str] = ""  # gradients an image, in words
-    keeps_answers: ClassVar[bool] = False  # changes no prediction: a more harmful attack does not make it weak
+    keeps_answers: ClassVar[bool] = False  # changes certainties only; attacks that do more harm do not show it weak
     is_mixture: ClassVar[bool] = False  # answers with the clean image if it fails: its scores mix both kinds
     # Settings that came after rows were published: at their defaults they are in no key, so that keys stay.
     added: ClassVar[frozenset[str]] = frozenset()

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from rrbench.plugins.catalogue import plugins
+
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
@@ -33,3 +35,11 @@ def test_the_five_lines_measure_a_model_of_one_s_own(
 )
 def test_every_command_is_shown(command: str) -> None:
     assert re.search(rf"^    rrbench {command}\b", README.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["rejector", "attack", "framework"])
+def test_what_is_in_it_names_every_plugin_that_comes_with_rrbench(kind: str) -> None:
+    text = README.read_text(encoding="utf-8").split("## What is in it")[1].split("\n## ")[0].lower()
+    own = {name for name, card in plugins(kind).items() if card.package.startswith("rrbench")}
+    assert len(own) > 3
+    assert {name for name in own - {"clean"} if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)} == set()

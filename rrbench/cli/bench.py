@@ -23,7 +23,7 @@ def bench(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     zoo: Annotated[bool, typer.Option("--zoo", help="Use checkpoints of $RRBENCH_ZOO or results/zoo.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first N test inputs.")] = None,
+    limit: options.Limit = None,
     count: Annotated[
         int | None, typer.Option(help="Test inputs of cw (by default 200) and of AutoAttack's own package (500).")
     ] = None,

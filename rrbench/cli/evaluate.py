@@ -29,7 +29,7 @@ def evaluate(
     data_dir: options.DataDir = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
-    limit: Annotated[int | None, typer.Option(help="Only the first N test inputs.")] = None,
+    limit: options.Limit = None,
     seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, such as 0,1,2.")] = None,
     keep: Annotated[str | None, typer.Option(help="Keep all attacked images and/or features: images,features.")] = None,

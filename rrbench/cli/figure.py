@@ -17,7 +17,7 @@ def figure(
             help="figure1, figure3 to figure8, label:NAME; or risk-coverage, joint-kept or accuracy-budget (ours)."
         ),
     ] = "",
-    results: Annotated[Path | None, typer.Option(help="The work folder, in other words.")] = None,
+    results: Annotated[Path | None, typer.Option(help="The same as FOLDER.")] = None,
     dataset: options.Dataset = None,
     network: options.Network = None,
     budget: Annotated[
@@ -27,7 +27,8 @@ def figure(
         str | None, typer.Option(help="Ours: only these rejectors, such as rr,ebd or confidence@trades.")
     ] = None,
     attack: Annotated[
-        str | None, typer.Option(help="Ours: this attack and no other. The first two take several: a panel each.")
+        str | None,
+        typer.Option(help="Ours: only this attack. The first two take several, a panel each."),
     ] = None,
     norm: Annotated[str | None, typer.Option(help="Ours: only budgets of this norm, linf or l2.")] = None,
     preset: Annotated[

@@ -27,6 +27,7 @@ Out = Annotated[
     Path, typer.Option(parser=_folder, metavar="<path>", help="Work folder; finished work in it is used again.")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets; before $RRBENCH_DATA and the cache.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first N test inputs.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[str, typer.Option(help="Of training and attacks: auto, fp32, tf32 or bf16. Verdicts are fp32.")]
 StopAfter = Annotated[

@@ -26,7 +26,7 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Instead of the preset's; the schedule shrinks with it.")] = None,
     average: Annotated[
         float | None,
-        typer.Option(help="Keep a mean of the weights: its share at every step, such as 0.999; 0 is none."),
+        typer.Option(help="Decay of the running mean of the weights, such as 0.999; 0: no mean."),
     ] = None,
     preset: options.Preset = "quick",
     config: options.Config = None,

@@ -26,6 +26,7 @@ from rrbench.protocols import (
 
 CLEAN = "clean"  # always planned: all other rows are compared with it
 ALL = "all"
+ANY_HOME = "pgd-at"  # trains a rejector that runs on any framework, if the request names none
 Named = str | Choice  # a text, or what a user's object was turned into
 
 
@@ -215,21 +216,28 @@ def _unique(pairs: list[tuple[Named, str]]) -> list[tuple[Named, str]]:
 def _own_pair(text: Named) -> tuple[Named, str]:
     """Return a rejector with its alias replaced, and the framework it runs on when the request names none."""
     if isinstance(text, Choice):
-        return text, (build(Rejector, text).frameworks or ("pgd-at",))[0]
+        return text, _home(build(Rejector, text))
     rejector, at, framework = expand("rejector", text).partition("@")
     if at:
         return rejector, framework
-    return rejector, (_rejector_class(rejector).frameworks or ("pgd-at",))[0]
+    return rejector, _home(_rejector_class(rejector))
+
+
+def _home(rejector: Rejector | type[Rejector]) -> str:
+    return rejector.frameworks[0] if rejector.frameworks else ANY_HOME
 
 
 def _rejector_class(text: str) -> type[Rejector]:
     return cast(type[Rejector], find("rejector", parse(text).name))
 
 
+def _framework_class(text: str) -> type[Framework]:
+    return cast(type[Framework], find("framework", parse(text).name))
+
+
 def _misfit(text: Named, framework: str) -> str | None:
     """Say why a rejector cannot run on a framework."""
-    name = parse(framework).name
-    admits = cast(type[Framework], find("framework", name)).rejectors
+    name, admits = parse(framework).name, _framework_class(framework).rejectors
     if isinstance(text, Choice):
         rejector, allowed = text.name, build(Rejector, text).frameworks
     else:
@@ -279,8 +287,7 @@ def _moved_on(
     if build(NetworkSource, network).has_weights:
         raise UseError(f"{planned.attack}: {network} is given, and a transfer needs a network that is trained here")
     framework, *rest = split_list(planned.source, at="+") or [""]
-    admits = cast(type[Framework], find("framework", parse(framework).name)).rejectors
-    rejector = "+".join(rest) or next(iter(admits), plain_rejector())
+    rejector = "+".join(rest) or next(iter(_framework_class(framework).rejectors), plain_rejector())
     reason = _misfit(rejector, framework)
     if reason is not None:
         raise UseError(f"{planned.attack}: {reason}")

@@ -12,6 +12,7 @@ from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.planning.plan import CLEAN, Request, make_plan
 from rrbench.plugins.config import load_preset
+from rrbench.plugins.registry import plain_rejector
 from rrbench.progress import Report
 
 
@@ -40,9 +41,8 @@ def _standard(
     kind: type[Corrupted], roots: tuple[Path, ...], limit: int | None, device: torch.device
 ) -> MeasuredNetwork:
     """Find the network in the zoo by the recipe of preset paper; nothing is trained or written."""
-    request = Request(
-        ["confidence"], [CLEAN], datasets=[str(kind.uses_networks_of)], frameworks=["standard"], limit=limit
-    )
+    home = str(kind.uses_networks_of)
+    request = Request([plain_rejector()], [CLEAN], datasets=[home], frameworks=["standard"], limit=limit)
     (cell,) = make_plan(request, load_preset("paper")).cells
     materials = Materials(Store(Path()), device, "fp32", roots, use_large_zoo=True)
     return materials.measured_network(cell, materials.checkpoint(cell.training))

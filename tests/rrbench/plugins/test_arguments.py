@@ -1,5 +1,6 @@
 """The four functions of Python, called wrongly: one line that names the argument and shows a right one."""
 
+import inspect
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -112,3 +113,15 @@ def test_an_unknown_or_missing_argument_is_one_line(function: str) -> None:
 def test_load_model_refuses_a_device_that_there_is_not() -> None:
     with pytest.raises(UseError, match=r"^device 'abacus' cannot be used: "):
         rrbench.load_model("digits", "pgd-at", device="abacus")
+
+
+CHECKED_LATER = {
+    *("rejectors", "attacks", "models", "data", "fit_data", "calibration_data"),  # objects of many types
+    *("device", "engine", "precision"),  # words: the line says which there are
+}
+
+
+@pytest.mark.parametrize("function", [rrbench.run, rrbench.evaluate, rrbench.table, rrbench.load_model])
+def test_every_argument_of_a_public_function_is_checked(function: Callable[..., object]) -> None:
+    parameters = set(inspect.signature(function).parameters)
+    assert parameters - EXAMPLES.keys() <= CHECKED_LATER, "one that is in neither would not be checked at all"
