@@ -382,13 +382,21 @@ class DataSource(ABC):
 
     revision: ClassVar[int] = 1  # raise it if the inputs change
     info: DataInfo
-    loads_first: ClassVar[bool] = False  # True: `load` takes a number `first`, and reads no more inputs than these
     uses_networks_of: str | None = None  # if it has no training images: the data set whose checkpoints are used
     about: ClassVar[str] = ""  # one line
 
     @abstractmethod
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
         """Read one split from the first of `roots` that has it; if it is missing, the error says how to get it."""
+
+    def load_first(self, split: Split, roots: tuple[Path, ...], count: int) -> Batch:
+        """Read the first inputs of a split. Override it where reading all of them takes long."""
+        return self.load(split, roots).at(slice(count))
+
+    @classmethod
+    def has_load_first(cls) -> bool:
+        """Tell whether the first inputs can be read without the others."""
+        return cls.load_first is not DataSource.load_first
 
     @property
     def splits(self) -> frozenset[Split]:

@@ -51,7 +51,6 @@ class Folder(DataSource):
     """
 
     about = "your own pictures, one subfolder a class, as in folder(pictures,size=224)"
-    loads_first = True
 
     path: str
     size: int | None = None  # pixels a side: pictures are scaled and cut to it; None: all have one size
@@ -83,9 +82,13 @@ class Folder(DataSource):
     def _listed(self) -> Listing:
         return _listing(self.path, self.train, self.seed, _state(self.path))
 
-    def load(self, split: Split, roots: tuple[Path, ...], first: int | None = None) -> Batch:
-        """Read the pictures of one split, or only the first of them."""
-        return _read(self._listed.pictures[split][:first], self.size, self.path)
+    def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
+        """Read the pictures of one split."""
+        return _read(self._listed.pictures[split], self.size, self.path)
+
+    def load_first(self, split: Split, roots: tuple[Path, ...], count: int) -> Batch:
+        """Read the first pictures of one split, and no other."""
+        return _read(self._listed.pictures[split][:count], self.size, self.path)
 
     def content(self) -> str:
         """Hash names and bytes of all files."""

@@ -20,7 +20,7 @@ from rrbench.figures.temperature import figure5
 from rrbench.names import split_list, unknown
 from rrbench.paper.cells import index
 from rrbench.plugins.config import check_preset
-from rrbench.rows.row import goes_by, read_rows
+from rrbench.rows.row import check_rejectors, read_rows
 
 # The printed figures. Those that the paper does not have are drawn from a whole folder, not from named cells.
 PAPER: dict[str, Callable[[PaperRequest], Figure]] = {
@@ -69,13 +69,10 @@ def draw(name: str, folder: Path, options: FigureOptions) -> Figure:
         rows = [cell.row for cell in cells]
     else:
         cells, rows = [], [row for row in read_rows(folder) if row.status == "ok"]
-    for rejector in split_list(options.rejectors or ""):
-        if not any(goes_by(row, rejector) for row in rows):
-            known = {name for row in rows for name in (row.rejector, f"{row.rejector}@{row.framework}")}
-            raise unknown("rejector among the results:", rejector, known)
+    check_rejectors(split_list(options.rejectors or ""), rows)
     norms = {row.norm for row in rows if row.norm}
     if options.norm is not None and options.norm not in norms:
-        raise unknown("norm among the results:", options.norm, norms)
+        raise unknown("norm in these results:", options.norm, norms)
     if not any(map(options.admits, rows)):
         raise UseError(f"no such rows for {name} in {folder}; rrbench run --out {quote(str(folder))} measures some")
     if name in OF_SCORES:

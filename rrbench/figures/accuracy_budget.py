@@ -103,7 +103,7 @@ def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[
         raise UseError("no row has a budget: accuracy against budget needs an attack such as pgd10")
     name = attack or _most_budgets(attacked)
     if name not in {row.attack for row in attacked}:
-        raise unknown("attack among the results:", name, {row.attack for row in attacked})
+        raise unknown("attack in these results:", name, {row.attack for row in attacked})
     found: dict[tuple[str, Victim], dict[Fraction, ResultRow]] = {}
     for row in attacked:
         if row.attack == name:

@@ -97,7 +97,7 @@ def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, l
     known = {cell.row.attack for cell in cells if cell.row.eps}
     for name in names:
         if name not in known:
-            raise unknown("attack among the results:", name, known)
+            raise unknown("attack in these results:", name, known)
     once: dict[tuple[str, ...], Scored] = {}
     for cell in sorted(fitting, key=lambda cell: preference(cell.row)):
         row = cell.row

@@ -171,11 +171,11 @@ class Materials:
 
     def first(self, dataset: Choice, split: Split, count: int | None) -> Batch:
         """Return the first inputs of a split; of a large folder only these are read."""
-        source: Any = build(DataSource, dataset)
-        if count is None or not source.loads_first:
+        source = build(DataSource, dataset)
+        if count is None or not source.has_load_first():
             return self.data(dataset, split).at(slice(count))
         if (dataset, split, count) not in self._firsts:
-            batch = source.load(split, self.roots, first=count)
+            batch = source.load_first(split, self.roots, count)
             check_batch(batch, source.info.classes, _what(dataset, split))
             self._firsts[dataset, split, count] = batch.to(self.device)
         return self._firsts[dataset, split, count]

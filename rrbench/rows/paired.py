@@ -19,7 +19,7 @@ from rrbench.errors import UseError
 from rrbench.metrics.columns import LABELS
 from rrbench.metrics.deployment import Deployed, deployed_draws
 from rrbench.metrics.measures import measure
-from rrbench.metrics.resampling import RESAMPLED, resampled, resampled_share
+from rrbench.metrics.resampling import RESAMPLED, interval, resampled, resampled_share
 from rrbench.names import unknown
 from rrbench.plugins.config import MetricSettings
 from rrbench.rows.currency import is_current
@@ -221,11 +221,8 @@ def paired_difference(
 def _with_interval(value: float, draws: NDArray[np.float64]) -> Difference:
     if not draws.size:
         return Difference(value, without="the rows were measured with resamples = 0")
-    defined = draws[~np.isnan(draws)]
-    if 2 * defined.size < draws.size or not defined.size:
-        return Difference(value, without="undefined in most of the draws")
-    low, high = np.percentile(defined, (2.5, 97.5))
-    return Difference(value, float(low), float(high))
+    found = interval(draws)
+    return Difference(value, *found) if found else Difference(value, without="undefined in most of the draws")
 
 
 def _gain(

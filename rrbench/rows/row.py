@@ -16,6 +16,7 @@ from rrbench.errors import UseError, brief
 from rrbench.files.decoding import from_json, from_texts
 from rrbench.files.disk import parse_json, write_bytes
 from rrbench.metrics.columns import Metrics, fraction
+from rrbench.names import unknown
 from rrbench.numbers import read_fraction, read_whole
 
 if TYPE_CHECKING:
@@ -105,6 +106,15 @@ def goes_by(row: ResultRow, name: str) -> bool:
     """Tell whether a row belongs to the rejector `name`, or to `rejector@framework`."""
     rejector, _, framework = name.partition("@")
     return row.rejector == rejector and framework in ("", row.framework)
+
+
+def check_rejectors(names: Iterable[str], rows: Iterable[ResultRow]) -> None:
+    """Refuse a rejector that no row belongs to."""
+    rows = list(rows)
+    for name in names:
+        if not any(goes_by(row, name) for row in rows):
+            known = {each for row in rows for each in (row.rejector, f"{row.rejector}@{row.framework}")}
+            raise unknown("rejector in these results:", name, known)
 
 
 def order(row: ResultRow) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from rrbench.names import parse_budget, radius_text, split_list, unknown
 from rrbench.plugins.catalogue import plugin_name
 from rrbench.rows.markup import escape_html, escape_latex, html_page, html_table, latex_table
 from rrbench.rows.repeats import gather_all, row_marks
-from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by, order, to_csv
+from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, check_rejectors, goes_by, order, to_csv
 from rrbench.rows.sight import attack_text, is_blind
 
 WIDTH = 100  # letters in a line of text
@@ -77,10 +77,7 @@ def choose(rows: Sequence[ResultRow], rejectors: str = "", attacks: str = "", bu
     for budget, (norm, radius) in zip(split_list(budgets), wanted, strict=True):
         if not any(_has_budget(row, norm, radius) for row in rows):
             raise unknown("budget in these results:", budget, {budget_text(row) for row in rows if row.norm})
-    for name in split_list(rejectors):
-        if not any(goes_by(row, name) for row in rows):
-            known = {each for row in rows for each in (row.rejector, f"{row.rejector}@{row.framework}")}
-            raise unknown("rejector in these results:", name, known)
+    check_rejectors(split_list(rejectors), rows)
     for name in split_list(attacks):
         if not any(is_of(row, name) for row in rows):
             raise unknown("attack in these results:", name, {row.attack for row in rows})

@@ -57,7 +57,7 @@ def test_classes_of_a_folder_are_split_once_and_for_all() -> None:
     assert other.content() != folder.content()
     assert (folder.info.classes, folder.info.shape, folder.info.train_size) == (2, (3, 6, 6), 12)
     assert Folder("pictures", train=Fraction(0)).splits == {"test", "calibration"}
-    assert torch.equal(folder.load("test", (), first=2).images, again.images[:2])
+    assert torch.equal(folder.load_first("test", (), 2).images, again.images[:2])
 
 
 def test_given_parts_of_a_folder_are_kept_and_numbers_are_labels() -> None:

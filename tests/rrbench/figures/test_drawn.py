@@ -215,7 +215,7 @@ def test_one_attack_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     assert {cell.row.attack for cell in by_budget(cells, "pgd3")["linf:3/20"]} == {"pgd3"}
     assert by_victim(read_rows(folder), "pgd3")[0] == "pgd3"
     for name in figures.OURS:
-        with pytest.raises(UseError, match="unknown attack among the results: 'pgd4'; near: pgd"):
+        with pytest.raises(UseError, match="unknown attack in these results: 'pgd4'; near: pgd"):
             figures.draw(name, folder, FigureOptions(attack="pgd4"))
 
 
@@ -229,7 +229,7 @@ def test_several_attacks_have_a_panel_each_in_the_order_of_their_names(folder: P
     titles = [panel.get_title() for panel in figure.axes]
     assert titles == ["clean", "\u2113\u221e 3/20, pgd3", "\u2113\u221e 3/20, pgd10"]
     assert len(figure.legends) == 1
-    with pytest.raises(UseError, match="unknown attack among the results: 'pgd4'"):
+    with pytest.raises(UseError, match="unknown attack in these results: 'pgd4'"):
         by_budget(cells, "pgd3,pgd4")
     with pytest.raises(UseError, match="accuracy-budget shows every budget"):
         figures.draw("accuracy-budget", folder, FigureOptions(budget="linf:3/20"))
@@ -241,7 +241,7 @@ def test_one_norm_can_be_asked_for(folder: Path, cells: list[Scored]) -> None:
     by_norm = {norm: {row.norm for row in rows if FigureOptions(norm=norm).admits(row)} for norm in ("linf", "l2")}
     assert by_norm == {"linf": {"", "linf"}, "l2": {"", "l2"}}
     for name in figures.OURS:
-        with pytest.raises(UseError, match="unknown norm among the results: 'l2'; near: linf"):
+        with pytest.raises(UseError, match="unknown norm in these results: 'l2'; near: linf"):
             figures.draw(name, folder, FigureOptions(norm="l2"))
     with pytest.raises(UseError, match="--rejectors, --attack and --norm do not go with it"):
         figures.draw("figure5", folder, FigureOptions(norm="linf"))
