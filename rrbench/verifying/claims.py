@@ -68,43 +68,69 @@ def given_objects(record: CellRecord) -> dict[str, str]:
 
 def misnamed(record: CellRecord) -> Iterator[str]:
     """Say where a row, which tables print, names something else than the measured cell."""
-    row, cell = record.row, record.cell
-    stated = json.loads(row.settings)
+    stated = json.loads(record.row.settings)
+    yield from _misnamed_plugins(record, stated)
+    yield from _misnamed_training(record)
+    yield from _misnamed_members(stated.get("members", []), record.cell["members"])
+    yield from _misnamed_inputs(record, stated)
+    yield from _misnamed_budget(record)
+
+
+def _misnamed_plugins(record: CellRecord, stated: Mapping[str, Any]) -> Iterator[str]:
+    """Compare names and settings of plugins."""
     # A given network was trained by no framework, and its row has the name of its class: `replay` compares that.
     for kind in ("dataset", "rejector", "attack") if is_given(record) else ("dataset", "network", *STATED):
-        text = getattr(row, kind)
-        if not _means(kind, text, cell[kind]):
-            yield f"its row says {kind} {text}, and {cell[kind][0]} with other settings was measured"
+        text, saved = getattr(record.row, kind), record.cell[kind]
+        if not _means(kind, text, saved):
+            yield f"its row says {kind} {text}, and {saved[0]} with other settings was measured"
             continue
-        if kind in STATED and stated.get(kind) != cell[kind][1]:
+        if kind in STATED and stated.get(kind) != saved[1]:
             yield f"its row states other settings of its {kind} than were measured"
-        yield from _misspelt(kind, text, cell[kind])
+        yield from _misspelt(kind, text, saved)
+
+
+def _misnamed_training(record: CellRecord) -> Iterator[str]:
+    """Compare the names that say how the network was trained."""
+    row = record.row
     if is_given(record):
-        name = cell["network"][1].get("name")
+        name = record.cell["network"][1].get("name")
         if row.framework or (name and row.trained_as != name):
             yield f"its row says framework {row.framework} and trained_as {row.trained_as}, and {name} was given"
     elif row.trained_as != row.framework and not row.trained_as.startswith(f"{row.framework}+"):
         yield f"its row says framework {row.framework} and trained_as {row.trained_as}"
     else:
         yield from _misspelt_training(record)
-    named, members = stated.get("members", []), cell["members"]
-    if len(named) != len(members) or not all(map(_is_attack, named, members)):
-        names = ", ".join(member[0] for member in members) or "none"
+
+
+def _misnamed_members(named: Sequence[str], measured: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Compare the attacks of an ensemble."""
+    if len(named) != len(measured) or not all(map(_is_attack, named, measured)):
+        names = ", ".join(member[0] for member in measured) or "none"
         yield f"its row names the members {', '.join(map(str, named)) or 'none'}, and {names} were measured"
-    else:
-        for text, member in zip(named, members, strict=True):
-            yield from _misspelt("attack", text, member)
+        return
+    for text, member in zip(named, measured, strict=True):
+        yield from _misspelt("attack", text, member)
+
+
+def _misnamed_inputs(record: CellRecord, stated: Mapping[str, Any]) -> Iterator[str]:
+    """Compare which test inputs were measured, and where they were moved."""
+    cell = record.cell
     if stated.get("every") != cell.get("every"):
         yield f"its row says every {stated.get('every')}, and {cell.get('every')} was measured"
     if ("moved_on" in stated) != ("moved_on" in cell):
         yield "its row and its cell do not agree on whether images were moved on another network"
-    elif "moved_on" in cell and not (len(members) == 1 and _is_attack(cell["attack"][1]["by"], members[0])):
-        yield f"its images were moved by another attack than it names, {cell['attack'][1]['by']}"
-    budget = read_budget(cell["budget"])
+    elif "moved_on" in cell:
+        by, members = cell["attack"][1]["by"], cell["members"]
+        if len(members) != 1 or not _is_attack(by, members[0]):
+            yield f"its images were moved by another attack than it names, {by}"
+
+
+def _misnamed_budget(record: CellRecord) -> Iterator[str]:
+    row, budget = record.row, read_budget(record.cell["budget"])
     radius = "" if budget is None or budget.radius is None else str(budget.radius)
     if (row.norm, row.eps) != (budget.norm if budget else "", radius):
         told = f"{row.norm}:{row.eps}".strip(":")
-        yield f"its row says the budget {told or 'none'}, and {cell['budget'] or 'none'} was measured"
+        yield f"its row says the budget {told or 'none'}, and {record.cell['budget'] or 'none'} was measured"
 
 
 def _means(kind: str, text: str, saved: Sequence[Any]) -> bool:
