@@ -189,11 +189,14 @@ def test_every_module_gets_its_own_mode_back_and_the_global_random_state_stays()
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_batch_of_one_has_a_loss_and_one_certainty() -> None:
-    network, batch = Small().eval(), batch_of(1)
-    assert AtroTraining()(Victim(network, Atro()), batch, DRAWS).shape == ()
-    assert Atro().certainty(network(batch.images)).shape == (1,)
-    assert Atro().build_head(8, 3).eval()(torch.rand(1, 8)).shape == (1, 1)
+def test_a_batch_has_the_mean_loss_and_the_certainties_of_its_inputs_alone() -> None:
+    network, batch = Small().eval(), batch_of(5)
+    victim, ones = Victim(network, Atro()), [batch.at(slice(index, index + 1)) for index in range(5)]
+    alone = torch.stack([AtroTraining()(victim, one, DRAWS) for one in ones])
+    torch.testing.assert_close(AtroTraining()(victim, batch, DRAWS), alone.mean())
+    assert alone.unique().numel() == 5
+    certainties = torch.cat([Atro().certainty(network(one.images)) for one in ones])
+    torch.testing.assert_close(Atro().certainty(network(batch.images)), certainties)
 
 
 def test_a_network_without_a_head_is_refused_in_one_line() -> None:

@@ -338,11 +338,15 @@ def test_the_step_draws_by_id_and_leaves_the_global_random_state(framework: Ccat
     torch.testing.assert_close(framework.move(network, batch.at(order), DRAWS), moved[order])
 
 
-@pytest.mark.parametrize("framework", [RELEASED, ORIGINAL])
-def test_a_batch_of_one_has_a_loss(framework: Ccat) -> None:
-    loss = framework(Victim(Small().eval(), RR()), batch_of(1), DRAWS)
-    assert loss.shape == ()
-    assert loss.isfinite()
+def test_a_whole_batch_has_the_mean_loss_of_its_inputs_alone() -> None:
+    victim, batch = Victim(Small().eval(), RR()), batch_of(5)
+    alone = torch.stack([RELEASED(victim, batch.at(slice(index, index + 1)), DRAWS) for index in range(5)])
+    torch.testing.assert_close(RELEASED(victim, batch, DRAWS), alone.mean())
+    assert alone.unique().numel() == 5
+
+
+def test_halves_of_one_input_have_a_loss() -> None:
+    assert ORIGINAL(Victim(Small().eval(), RR()), batch_of(1), DRAWS).isfinite(), "its first half is empty"
 
 
 def test_a_training_image_costs_the_steps_and_two_passes_and_with_halves_every_other_one_is_attacked() -> None:

@@ -164,10 +164,11 @@ def test_the_step_draws_by_id_and_leaves_the_global_random_state() -> None:
     torch.testing.assert_close(Trades().move(network, batch.at(order), DRAWS), moved[order])
 
 
-def test_a_batch_of_one_has_a_loss() -> None:
-    loss = Trades()(Victim(Small().eval(), RR()), batch_of(1), DRAWS)
-    assert loss.shape == ()
-    assert loss.isfinite()
+def test_a_batch_has_the_mean_loss_of_its_inputs_alone() -> None:
+    victim, batch = Victim(Small().eval(), RR()), batch_of(5)
+    alone = torch.stack([Trades()(victim, batch.at(slice(index, index + 1)), DRAWS) for index in range(5)])
+    torch.testing.assert_close(Trades()(victim, batch, DRAWS), alone.mean())
+    assert alone.unique().numel() == 5
 
 
 def test_a_training_image_costs_the_steps_and_two_passes() -> None:
