@@ -25,11 +25,11 @@ from rrbench.objects import Names, Things, device_of, read_datasets, read_names,
 from rrbench.paper.planning import check_alone, plan_table, preset_of, select
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.tabulate import Selection
-from rrbench.planning.cells import Cell, Plan
+from rrbench.planning.cells import Cell, Given, Plan
 from rrbench.planning.deadline import Deadline, read_deadline
 from rrbench.planning.plan import Request, make_plan
 from rrbench.planning.sample import Sample
-from rrbench.plugins.arguments import Given, Result, check_call
+from rrbench.plugins.arguments import Arguments, Result, check_call
 from rrbench.plugins.config import Config, load_file, load_preset
 from rrbench.plugins.objects import choose_attack, choose_rejector
 from rrbench.plugins.own import OWN, holding
@@ -113,6 +113,9 @@ def prepare(options: RunOptions) -> Job:
         plan = make_plan(request, config)
         if options.engine != "local" and any(OWN in _own_names(cell) for cell in plan.cells):
             raise UseError("objects that are given in Python cannot be sent to other machines: leave out the engine")
+        if (options.zoo or options.retrain) and any(isinstance(cell.training, Given) for cell in plan.cells):
+            option = "zoo" if options.zoo else "retrain"
+            raise UseError(f"--{option} is for networks that rrbench trains, and a given one is trained: leave it out")
         materials.check_given(plan)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))
@@ -207,14 +210,14 @@ def tell_kept(materials: Materials, plan: Plan, finished: str) -> None:
 
 
 def spelled_out(
-    make: Callable[Given, RunOptions],
-) -> Callable[[Callable[[RunOptions], Result]], Callable[Given, Result]]:
+    make: Callable[Arguments, RunOptions],
+) -> Callable[[Callable[[RunOptions], Result]], Callable[Arguments, Result]]:
     """Let a function of RunOptions take each option as an argument, with the types and defaults of `make`."""
     signature = inspect.signature(make)
 
-    def decorate(function: Callable[[RunOptions], Result]) -> Callable[Given, Result]:
+    def decorate(function: Callable[[RunOptions], Result]) -> Callable[Arguments, Result]:
         @wraps(function)
-        def called(*given: Given.args, **named: Given.kwargs) -> Result:
+        def called(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
             bound = check_call(function.__name__, signature, given, named)
             return function(make(*bound.args, **bound.kwargs))
 

@@ -280,6 +280,27 @@ class Backwards(Sure):
 
 
 @dataclass
+class Keeping(Sure):
+    """Keeps on itself what it saw first."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        if not hasattr(self, "mean"):
+            self.mean = outputs.logits.detach().mean(0)
+        away: Tensor = outputs.logits - self.mean
+        return -away.square().sum(1)
+
+
+@dataclass
+class Replacing(Sure):
+    """Sets one of its settings anew."""
+
+    tau: float = 1.0
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        self.tau = self.tau + 1.0
+        return super().certainty(outputs)
+
+
 class Remembering(Centred):
     """Keeps what it learnt in a place that nobody looks at."""
 
@@ -348,6 +369,10 @@ class Drifting(Centred):
         return score
 
 
+def _zeroed(module: nn.Module, given: object, answer: object) -> object:
+    return 0 * answer if isinstance(answer, Tensor) else answer
+
+
 @dataclass(frozen=True)
 class Meddling(Brighter):
     """Writes into the network."""
@@ -371,6 +396,15 @@ class Meddling(Brighter):
             for module in network.modules():
                 for name, parameter in module.named_parameters(recurse=False):
                     setattr(module, name, nn.Parameter(torch.zeros_like(parameter)))
+        elif self.how == "hook":
+            for module in list(network.modules())[1:]:
+                module.register_forward_hook(_zeroed)
+        elif self.how == "forward":
+            for module in list(network.modules())[1:]:
+                module.forward = lambda images: images
+        elif self.how == "module":
+            for module in list(network.modules())[1:]:
+                module.append_here = nn.Identity()
         elif self.how == "raising":
             for parameter in network.parameters():
                 parameter.data.zero_()

@@ -1,5 +1,6 @@
 """A user's own inputs in one .npz file: images and labels to measure on and, if there are any, to train on."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -104,14 +105,21 @@ def _read(path: str, state: Stamp) -> Mapping[Split, Batch]:
     found: dict[Split, Batch] = {}
     first = 0
     for split in NAMES:
-        pair = next((pair for pair in NAMES[split] if pair[0] in arrays), None)
-        if pair is None:
+        pairs = [pair for pair in NAMES[split] if pair[0] in arrays]
+        if not pairs:
             continue
+        if len(pairs) > 1:
+            both = " and ".join(images for images, _ in pairs)
+            raise UseError(f"{path} has {both}, which are names of the same images ({split}): leave one out")
+        (pair,) = pairs
         found[split] = _batch(arrays, pair, first, f"{path} ({pair[0]})")
         first += found[split].size
     if "test" not in found:
         names = " or ".join(images for images, _ in NAMES["test"])
         raise UseError(f"{path} has no images to measure on, {names}: it has {', '.join(arrays) or 'nothing'}")
+    unread = arrays.keys() - {name for pairs in NAMES.values() for pair in pairs for name in pair}
+    if unread:
+        warnings.warn(f"{path}: not read, as no input has such a name: {', '.join(sorted(unread))}", stacklevel=2)
     if "train" in found and "calibration" not in found:
         found |= held_out(found["train"])
     return found

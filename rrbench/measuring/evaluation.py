@@ -22,15 +22,15 @@ from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.looking import without_looks
 from rrbench.errors import CellError, first_line
 from rrbench.files import provenance
-from rrbench.lending import kept
+from rrbench.lending import kept, surroundings_kept
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import CleanScores
 from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
 from rrbench.plugins.config import MetricSettings
+from rrbench.plugins.guards import PROBED, check_returned, check_steady, checked, lend_rejector
 from rrbench.plugins.guards import certainties as certainties
-from rrbench.plugins.guards import check_returned, checked, lend_rejector
 from rrbench.plugins.registry import build
 from rrbench.plugins.revisions import write
 from rrbench.protocols import (
@@ -108,7 +108,7 @@ def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
 
     def run(victim: Victim, batch: Batch) -> Moved:
         own, draws = build(Attack, attack), HashedDraws(derive(seed, "attack", attack.name))
-        with kept(victim.network, partial(_changed_by, own)):
+        with surroundings_kept(), kept(victim.network, partial(_changed_by, own)):
             return checked(own, own(victim.seen_by(own), batch.copied(), budget, draws), batch, budget)
 
     return run
@@ -154,6 +154,7 @@ def run_attack(
 
     # If only the forward pass must be exact, the backward pass may use tf32.
     with (
+        surroundings_kept(),
         frozen(counted),
         kept(counted, partial(_changed_by, attack)),
         tf32(precision == "tf32" or measured.precision != "fp32"),
@@ -240,6 +241,8 @@ def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: 
         bold = certainties(victim.rejector, attacked.boldest, test.labels)
         is_right = to_numpy(attacked.boldest.logits.argmax(1) == test.labels)
         boldest = np.maximum(boldest, where_wrong(bold, is_right))
+    few = min(PROBED, test.size)
+    check_steady(victim.rejector, measured.outputs("test", few), test.labels[:few], clean.certainty)
     own = math.nan if clean.own_threshold is None else clean.own_threshold
     prediction, confidence = classes_of(to_numpy(outputs.logits))
     return Scores(

@@ -224,6 +224,7 @@ class Materials:
 
     def check_given(self, plan: Plan) -> None:
         """Refuse data that a given network cannot judge, before anything is measured or written."""
+        has_several = len({cell.training.network for cell in plan.cells}) > 1
         for dataset, network in dict.fromkeys((cell.dataset, cell.training.network) for cell in plan.cells):
             source = build(NetworkSource, network)
             if not source.has_weights:
@@ -236,8 +237,8 @@ class Materials:
             try:
                 with kept(own, changes_itself):
                     classes = check_network(own, test, None)
-            except CellError as error:
-                raise UseError(str(error)) from None
+            except (CellError, UseError) as error:
+                raise UseError(f"{network}: {error}" if has_several else str(error)) from None
             for split in data.splits if is_own else ():
                 check_batch(data.load(split, ()), classes, WORDS[split])
             if data.info.classes > classes:

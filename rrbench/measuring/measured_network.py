@@ -17,7 +17,7 @@ from rrbench.compute.eval_mode import frozen
 from rrbench.compute.looking import without_looks
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError
-from rrbench.lending import kept
+from rrbench.lending import kept, surroundings_kept
 from rrbench.measuring import probes
 from rrbench.measuring.calibration import Border, find_border, scale_of
 from rrbench.measuring.probes import Doubt
@@ -86,7 +86,7 @@ class MeasuredNetwork:
 
     def judge(self, images: Tensor) -> Outputs:
         """Return the network's outputs in exact float32: every printed number comes from such a pass."""
-        with frozen(self.network), kept(self.network, changes_itself), tf32(False):
+        with surroundings_kept(), frozen(self.network), kept(self.network, changes_itself), tf32(False):
             outputs = forward(self.network, images, batch_size(self.device, images.shape[1:]))
         if not all(bool(part.isfinite().all()) for part in outputs):
             raise CellError("the network gives NaN or infinite outputs")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
-from rrbench.lending import WRITES, is_written
+from rrbench.lending import WRITES, is_written, surroundings_kept
 from rrbench.protocols import Batch, Network, Outputs, Rejector
 
 INPUTS = 8  # inputs on which gradients are compared with small steps
@@ -44,6 +44,7 @@ class Doubt(NamedTuple):
     concerns: Literal["all", "gradients", "certainty", "features", "head"] = "all"
 
 
+@surroundings_kept()
 def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
     """Return doubts about a network in eval mode with frozen weights; `outputs` are its outputs on the test inputs.
 
@@ -60,6 +61,7 @@ def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
     return found
 
 
+@surroundings_kept()
 def of_rejector(rejector: Rejector, outputs: Outputs, labels: Tensor) -> list[Doubt]:
     """Return doubts about a fitted rejector, from its certainties on clean inputs."""
     outputs, labels = outputs.at(slice(INPUTS)), labels[:INPUTS]

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.compute.eval_mode import mode
-from rrbench.errors import UseError, first_line
+from rrbench.errors import UseError, reason
 from rrbench.files.fingerprints import of_network
+from rrbench.lending import surroundings_kept
 from rrbench.protocols import Batch, DataInfo, NetworkSource, Outputs, Rejector
 
 _EXPECTED = "expected logits (N, classes), or (features, logits), or rrbench Outputs"
@@ -99,11 +100,13 @@ def check_network(network: nn.Module, batch: Batch, classes: int | None) -> int:
     if not isinstance(network, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
     try:
-        with mode(network, "eval"), torch.no_grad():
+        with surroundings_kept(), mode(network, "eval"), torch.no_grad():
             outputs = network(batch.images.clone())
-    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+    except UseError:
+        raise
+    except Exception as problem:  # somebody else's code may raise anything
         shape = tuple(batch.images.shape)
-        raise UseError(f"the network fails on images of shape {shape}: {first_line(problem)}") from None
+        raise UseError(f"the network fails on images of shape {shape}: {reason(problem)}") from None
     if not isinstance(outputs, Outputs):
         raise UseError(f"the network returns {_describe(outputs)}; rrbench.wrap makes Outputs of logits")
     _check_parts(outputs, batch.size)

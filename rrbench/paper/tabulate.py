@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rrbench.errors import UseError
+from rrbench.names import unknown
 from rrbench.paper.cells import PaperCell, cells_of, relabelled, resolve
 from rrbench.paper.fill import fill
 from rrbench.paper.judge import Judged, is_failing, judge, summary
@@ -13,6 +14,7 @@ from rrbench.paper.matching import Rows
 from rrbench.paper.show import show
 from rrbench.paper.sources import default_folders, read_folders
 from rrbench.paper.wanted import PUBLISHED_PRESETS, is_published
+from rrbench.plugins.catalogue import plugin_name, plugins
 from rrbench.plugins.config import check_preset
 from rrbench.rows.row import ResultRow
 
@@ -71,7 +73,16 @@ def paper_tables(selection: Selection, folders: Sequence[Path] | None = None) ->
     """Fill the tables from the rows in `folders`; by default from the published results and `runs`."""
     cells = selection.cells()
     rows, sources = read_folders(default_folders() if folders is None else folders)
+    _check_places(selection, rows)
     return tables_from(cells, rows, sources, selection.preset)
+
+
+def _check_places(selection: Selection, rows: Sequence[ResultRow]) -> None:
+    """Refuse a data set or a network that is not installed and that no row has: it is misspelt."""
+    for kind, name in (("dataset", selection.dataset), ("network", selection.network)):
+        known = plugins(kind).keys() | {str(getattr(row, kind)) for row in rows}
+        if name is not None and name not in known and plugin_name(kind, name) not in known:
+            raise unknown(kind, name, known)
 
 
 def tables_from(

@@ -45,16 +45,16 @@ EXAMPLES = {
     "zoo": "True",
 }
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Let a function refuse wrong arguments before it begins."""
     signature = inspect.signature(function)
 
     @wraps(function)
-    def called(*given: Given.args, **named: Given.kwargs) -> Result:
+    def called(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
         bound = check_call(function.__name__, signature, given, named)
         return function(*bound.args, **bound.kwargs)
 

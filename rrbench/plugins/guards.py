@@ -1,9 +1,10 @@
 """Calls plugins and checks their answers: a wrong answer gives one line that names the class and what to write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.errors import CellError
-from rrbench.lending import is_same, is_written, writes_into
+from rrbench.lending import is_same, is_written, surroundings_kept, writes_into
 from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
 
 PROBED = 8  # inputs on which a rejector's certainty is tried alone and in a batch
@@ -25,12 +26,14 @@ def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> 
 
     If gradients are on, `certainty` gets copies with a history, like the outputs that an attack has.
     """
-    name, outputs, fitted = type(rejector).__name__, Outputs(*(part.detach() for part in outputs)), _copied(rejector)
+    name, outputs = type(rejector).__name__, Outputs(*(part.detach() for part in outputs))
+    fitted, before = _copied(rejector), dict(vars(rejector))
     copies = Outputs(*(part.clone() for part in outputs))
     if method == "certainty" and torch.is_grad_enabled():
         copies = Outputs(*(part.requires_grad_().clone() for part in copies))
     lent = labels.clone()
-    yield rejector.shown(copies), lent
+    with surroundings_kept():
+        yield rejector.shown(copies), lent
     for part, own, original in zip((*outputs._fields, "labels"), (*copies, lent), (*outputs, labels), strict=True):
         if is_written(own.detach(), original):
             raise CellError(writes_into(method, name, part))
@@ -40,6 +43,18 @@ def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> 
         if key not in fitted or key not in rejector.fitted or not is_same(rejector.fitted[key], fitted[key]):
             rejector.fitted = fitted
             raise CellError(f"{method} of {name} changes self.fitted[{key!r}]: only fit may write there")
+    written = _written(rejector, before)
+    for key in written:
+        vars(rejector).pop(key)
+    vars(rejector).update({key: before[key] for key in written if key in before})
+    if written:
+        raise CellError(f"{method} of {name} writes self.{written[0]}: rows would depend on what was asked before")
+
+
+def _written(rejector: Rejector, before: Mapping[str, object]) -> list[str]:
+    """Return the attributes that are new or hold another object, but for `fitted`."""
+    now = vars(rejector)
+    return [key for key in now if key != "fitted" and (key not in before or now[key] is not before[key])]
 
 
 def _copied(rejector: Rejector) -> dict[str, Tensor]:
@@ -66,9 +81,8 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
     name, before = type(rejector).__name__, dict(vars(rejector))
     with _lent(rejector, "fit", clean, labels) as (outputs, lent):
         rejector.fit(outputs, lent)
-    for key, value in vars(rejector).items():
-        if key != "fitted" and (key not in before or value is not before[key]):
-            raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
+    for key in _written(rejector, before):
+        raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
     if not isinstance(rejector.fitted, dict) or not rejector.fitted:
         raise CellError(f"fit of {name} leaves self.fitted empty: write into it all that certainty needs")
     for key, value in rejector.fitted.items():
@@ -128,6 +142,21 @@ def _check_parts(
                 f"{expected[worst]:.6g} among {len(together)} and {found[worst]:.6g} among {len(part)}; "
                 "compute each score from its own row alone, and without chance"
             )
+
+
+def check_steady(rejector: Rejector, outputs: Outputs, labels: Tensor, before: NDArray[np.floating[Any]]) -> None:
+    """Refuse a certainty that no longer says of clean inputs what it said: rows would depend on what was asked before.
+
+    `before` holds what it said of these inputs, or of more that begin with these.
+    """
+    expected = before[: len(labels)]
+    now = certainties(rejector, outputs, labels)
+    if not np.allclose(now, expected, rtol=ROUNDING, atol=ROUNDING * float(np.ptp(before)) if before.size else 0):
+        worst = int(np.abs(now - expected).argmax())
+        raise CellError(
+            f"the certainty of {type(rejector).__name__} has changed since the clean inputs were scored: one had "
+            f"{expected[worst]:.6g}, and now {now[worst]:.6g}; compute each score from its own row alone"
+        )
 
 
 def _check_climbing(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:

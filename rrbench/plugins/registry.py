@@ -176,12 +176,10 @@ def expand(kind: str, text: str) -> str:
 def build(base: type[Plugin], choice: Choice) -> Plugin:
     """Make the plugin that a choice names; if it refuses its settings, the error says why in one line."""
     kind = next(kind for kind, known in BASES.items() if known is base)
-    if choice.name == OWN:
-        return cast(Plugin, make_held(kind, choice))
-    plugin = find(kind, choice.name)
+    plugin = None if choice.name == OWN else find(kind, choice.name)
     try:
         with no_exit(f"{kind} {choice}", UseError):
-            made = plugin(**dict(choice.settings))
+            made = make_held(kind, choice) if plugin is None else plugin(**dict(choice.settings))
             check_instance(made)
             return cast(Plugin, made)
     except (UseError, CellError):

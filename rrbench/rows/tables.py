@@ -40,11 +40,8 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked:
     parts = [render(*measurements(block, is_ranked), layout, _title(block)) for block in blocks.values()]
     failed = [row for row in rows if row.status != "ok"]
     parts += [render(*_failures(failed), layout, "failed")] if failed else []
-    has_seeds = any(len({row.seed for row in block}) > 1 for block in blocks.values())
     note = [
-        "\u00b1: standard deviation over seeds, that is over trainings."
-        " Lines of one seed have 95 % intervals over examples."
-    ] * has_seeds + [
+        *_spread(rows),
         f"{LABELS['acc_tpr95']} [95 % interval over examples]: {MEANINGS['acc_tpr95']}.",
         f"{', '.join(LABELS[name] for name in MAIN[3:])}: the threshold is fixed on other, clean inputs, "
         "or brought by the rejector.",
@@ -54,6 +51,19 @@ def results_table(rows: Sequence[ResultRow], layout: str = "text", *, is_ranked:
         return html_page("Results of rrbench", "\n".join(parts))
     below = [*note, *_notes(rows)] if layout == "text" and parts else []
     return "\n".join(["\n\n".join(parts), *below])
+
+
+def _spread(rows: Sequence[ResultRow]) -> list[str]:
+    """Say what several seeds are: trainings, or attacks on one network; nothing if each line has one seed."""
+    several = [group for group in gather_all(row for row in rows if row.status == "ok") if len(group) > 1]
+    if not several:
+        return []
+    networks = [{row.checkpoint_sha256 for row in group} for group in several]
+    is_one = [len(found) == 1 and "" not in found for found in networks]
+    over = "of the attack: the network is the same" if all(is_one) else "that is over trainings"
+    if any(is_one) and not all(is_one):
+        over += ", or of the attack alone where the network is the same"
+    return [f"\u00b1: standard deviation over seeds, {over}. Lines of one seed have 95 % intervals over examples."]
 
 
 def _title(block: Sequence[ResultRow]) -> str:

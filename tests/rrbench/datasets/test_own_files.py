@@ -144,3 +144,17 @@ def test_large_images_go_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(batching, "free_on_cpu", lambda: 2.0 * 2**30)
     assert batch_size(cpu, (3, 224, 224)) == 2  # of 49 x 16 MiB each
     assert batch_size(cpu, (3, 1024, 1024)) == 1
+
+
+def test_two_pairs_of_arrays_for_the_same_images_are_refused() -> None:
+    images, labels = (each.numpy() for each in inputs(6))
+    np.savez("both.npz", images=images, labels=labels, x_test=images, y_test=labels[::-1])
+    with pytest.raises(UseError, match=r"^both\.npz has x_test and images, which are names of the same images"):
+        Npz("both.npz").load("test", ())
+
+
+def test_an_array_that_is_not_read_is_told() -> None:
+    images, labels = (each.numpy() for each in inputs(6))
+    np.savez("misspelt.npz", x_test=images, y_test=labels, x_trian=images, y_trian=labels)
+    with pytest.warns(UserWarning, match=r"^misspelt\.npz: not read, as no input has such a name: x_trian, y_trian$"):
+        assert Npz("misspelt.npz").splits == {"test"}

@@ -1,6 +1,8 @@
 """`rrbench.evaluate` used wrongly: one clear line each."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 
 import rrbench
 from own_network import SHAPE, Featured, Linear, first_feature, inputs, measure
-from rrbench import Outputs, UseError
+from rrbench import Batch, Budget, Outputs, UseError
+from rrbench.protocols import Draws, Moved, Victim
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 
@@ -212,3 +215,68 @@ def test_images_of_another_shape_than_the_data_are_refused(split: str) -> None:
     more: dict[str, Any] = {split: (images[:, :, :2], labels)}
     with pytest.raises(UseError, match=f"the images of {split} are"):
         rrbench.evaluate(network, "confidence", "clean", (images, labels), **more)
+
+
+class Failing(Linear):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, images: Tensor) -> Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+        (KeyError("head"), "KeyError: 'head'"),
+        (NotImplementedError(), "NotImplementedError: NotImplementedError"),
+        (AssertionError("wrong shape\nand more"), "AssertionError: wrong shape"),
+    ],
+)
+def test_a_model_that_fails_in_any_way_is_one_line_that_names_it(error: Exception, said: str) -> None:
+    models = {"good": Linear(), "bad": Failing(error)}
+    line = refusal(lambda: rrbench.evaluate(models, "confidence", "pgd2", inputs(20), budget="linf:1/50"))
+    assert line == f"bad: the network fails on images of shape {(2, *SHAPE)}: {said}"
+    line = refusal(lambda: rrbench.evaluate(models["bad"], "confidence", "pgd2", inputs(20), budget="linf:1/50"))
+    assert line == f"the network fails on images of shape {(2, *SHAPE)}: {said}"
+
+
+class Threshold(Confidence):
+    """Brings a threshold that is none."""
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), "0.5", True])
+def test_a_threshold_that_is_no_number_is_refused(threshold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Threshold, "own_threshold", threshold)
+    line = refusal(lambda: rrbench.evaluate(Linear(), Threshold(), "clean", inputs(20)))
+    assert f"Threshold.own_threshold is {threshold!r}: write a number, or None if it has none" in line
+
+
+def test_what_plugins_set_for_the_whole_process_is_put_back(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def wanders(outputs: Outputs) -> Tensor:
+        os.chdir(elsewhere)
+        torch.set_default_dtype(torch.float64)
+        return outputs.logits.amax(1)
+
+    class Switching(Pgd):
+        def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+            found = super().__call__(victim, batch, budget, draws)
+            torch.set_grad_enabled(mode=False)
+            torch.use_deterministic_algorithms(mode=True)
+            return found
+
+    here = Path.cwd()
+    rrbench.evaluate(Linear(), wanders, Switching(steps=2), inputs(20), budget="linf:1/50", out="mine")
+    assert Path.cwd() == here
+    assert sorted(path.name for path in Path("mine").iterdir()) == sorted(
+        ["attacks", "cells", "clean", "data", "fitted", "locks", "manifest.json", "rows.csv", "scores"]
+    )
+    assert not list(elsewhere.iterdir())
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -170,6 +170,8 @@ def test_the_plan_names_what_is_missing_its_cost_and_its_command(command: Any, r
         (["run", "--paper", "table2", "--limit", "10"], "leave out --limit"),
         (["run", "--paper", "table2", "--dataset", "digits,cifar10"], "one data set at a time"),
         (["run", "--paper", "table2", "--dataset", "digit"], "unknown dataset 'digit'"),
+        (["table", "--paper", "table2", "--dataset", "cifar99"], "unknown dataset 'cifar99'; near: cifar10, cifar100"),
+        (["table", "--paper", "table2", "--network", "resnet99"], "unknown network 'resnet99'; near: resnet18"),
     ],
 )
 def test_wrong_use_is_one_line(command: Any, arguments: list[str], words: str) -> None:

@@ -27,7 +27,18 @@ from rrbench.plugins.registry import table
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
 from rrbench.rows.row import ResultRow
 from rrbench_baselines.kd import Kd
-from wrong_plugins import Centred, Climbing, Drifting, Meddling, Relabelling, RelabellingFit, Scribbling, Unteaching
+from wrong_plugins import (
+    Centred,
+    Climbing,
+    Drifting,
+    Keeping,
+    Meddling,
+    Relabelling,
+    RelabellingFit,
+    Replacing,
+    Scribbling,
+    Unteaching,
+)
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -43,13 +54,15 @@ WAYS = {
     "relabelling": f"certainty of Relabelling {WRITES.format('labels')}",
     "relabellingfit": f"fit of RelabellingFit {WRITES.format('labels')}",
     "drifting": "certainty of Drifting changes self.fitted['mean']: only fit may write there",
+    "keeping": "certainty of Keeping writes self.mean: rows would depend on what was asked before",
+    "replacing": "certainty of Replacing writes self.tau: rows would depend on what was asked before",
 }
-MEDDLED = ("data", "in place", "buffers", "replaced", "raising")
+MEDDLED = ("data", "in place", "buffers", "replaced", "hook", "forward", "module", "raising")
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for plugin in (Scribbling, Relabelling, RelabellingFit, Drifting, Centred):
+    for plugin in (Scribbling, Relabelling, RelabellingFit, Drifting, Centred, Keeping, Replacing):
         monkeypatch.setitem(table("rejector").classes, plugin.__name__.lower(), plugin)
     for attack in (Meddling, Climbing, Unteaching, Brighter):
         monkeypatch.setitem(table("attack").classes, attack.__name__.lower(), attack)
@@ -159,15 +172,34 @@ def _unteach(weight: Tensor) -> Callable[[Outputs], Tensor]:
     return certainty
 
 
+@pytest.mark.parametrize("calls", [12, 14])
+def test_a_certainty_that_changes_later_on_is_refused(calls: int) -> None:
+    asked: list[int] = []
+
+    def tired(outputs: Outputs) -> Tensor:
+        asked.append(len(outputs.logits))
+        return outputs.logits.amax(1) * (1 if len(asked) < calls else -1)
+
+    try:
+        frame = rrbench.evaluate(Linear(), tired, ["clean", "pgd2", "pgd3", "pgd4"], inputs(20), budget="linf:1/50")
+        errors = set(frame.error)
+    except UseError as error:  # no row is left
+        errors = {str(error)}
+    assert len(asked) > calls
+    assert any("compute each score from its own row alone" in error for error in errors)
+
+
 @pytest.mark.parametrize("how", MEDDLED)
 def test_the_user_s_network_is_put_back_when_an_attack_writes_into_it(how: str) -> None:
     network, data = Linear(), inputs(20)
     network.register_buffer("unused", torch.ones(3))
-    weight = network.weight
+    weight, answers = network.weight, network(data[0])
     with pytest.raises((UseError, ValueError), match=r"Meddling changes the network's|halfway"):
         rrbench.evaluate(network, "confidence", Meddling(how=how), data, budget="linf:1/50")
     assert network.weight is weight
     assert torch.equal(weight, Linear().weight)
+    assert torch.equal(network(data[0]), answers)
+    assert list(network.modules()) == [network]
     assert torch.equal(network.get_buffer("unused"), torch.ones(3))
 
 

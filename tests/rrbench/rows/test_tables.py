@@ -392,3 +392,20 @@ def test_a_metric_may_be_named_by_its_label_or_its_column(command: Any, tmp_path
     assert "93.61" in by_label.out
     assert by_label == command("table", tmp_path, "--metric", "deploy_joint")
     assert "unknown column 'jiont'" in command("table", tmp_path, "--metric", "jiont").err
+
+
+@pytest.mark.parametrize(
+    ("networks", "said"),
+    [
+        ("aa", "\u00b1: standard deviation over seeds, of the attack: the network is the same. Lines"),
+        ("ab", "\u00b1: standard deviation over seeds, that is over trainings. Lines"),
+    ],
+)
+def test_seeds_of_an_attack_on_one_network_are_not_called_trainings(networks: str, said: str) -> None:
+    rows = [row(seed=seed, acc_all=90.0 + seed, checkpoint_sha256=64 * each) for seed, each in enumerate(networks)]
+    assert said in results_table(rows)
+    others = [
+        row(rejector="rr", seed=seed, acc_all=80.0, checkpoint_sha256=64 * each) for seed, each in enumerate("cd")
+    ]
+    mixed = "over trainings, or of the attack alone where the network is the same"
+    assert (mixed in results_table([*rows, *others])) == (networks == "aa")

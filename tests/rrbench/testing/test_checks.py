@@ -30,6 +30,7 @@ from wrong_plugins import (
     Headless,
     HeadTooWide,
     Leaky,
+    Meddling,
     Misanswering,
     Near,
     NearInFit,
@@ -209,6 +210,15 @@ def test_a_blind_attack_that_looks_at_the_rejector_breaks_them(how: str) -> None
 def test_an_answer_of_another_form_breaks_them(how: str) -> None:
     found = failures(attack_checks(told(Misanswering, how=how)))
     assert "write return Moved(images)" in found["every input is answered in budget and in range"]
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [("data", "weight"), ("hook", "hooks"), ("forward", "method 'forward'"), ("module", "modules")],
+)
+def test_an_attack_that_changes_the_network_breaks_them(how: str, what: str) -> None:
+    lines = failures(attack_checks(told(Meddling, how=how))).values()
+    assert any(line.startswith(f"it changes the network's {what}") for line in lines)
 
 
 def attacking(answer: Callable[[Victim, Batch, Budget, Draws], Tensor], cost: int = 0) -> Any:
