@@ -40,7 +40,7 @@ def read_things(given: Things, choose: Callable[[object, str | None], Choice]) -
     if given is None:
         return None
     if isinstance(given, Mapping):
-        pairs: list[tuple[str | None, object]] = [(str(name), each) for name, each in given.items()]
+        pairs: list[tuple[str | None, object]] = [(_own_name(name), each) for name, each in given.items()]
     elif isinstance(given, list | tuple | set | frozenset):
         pairs = [(None, each) for each in given]
     else:
@@ -48,12 +48,22 @@ def read_things(given: Things, choose: Callable[[object, str | None], Choice]) -
     found: list[Named] = []
     for name, each in pairs:
         if isinstance(each, str):
+            if name not in (None, each):
+                raise UseError(f"{each!r} has its own name: leave out {name!r}, and give it in a list")
             found += split_list(each)
         else:
             found.append(each if isinstance(each, Choice) else choose(each, name))
     if not found:
         raise UseError(f"an empty list of names: {given!r}")
     return found
+
+
+def _own_name(name: object) -> str:
+    """Refuse a name that a line of a table cannot show."""
+    text = str(name)
+    if not text.strip() or not text.isprintable():
+        raise UseError(f"{text!r} is no name: write one line of letters that can be seen")
+    return text
 
 
 def read_networks(given: Things) -> list[Named] | None:
@@ -110,7 +120,7 @@ def read_datasets(given: Things, *more: object) -> list[Named] | None:
     named = given if isinstance(given, Mapping) else {OWN_DATA: given}
     found: list[Named] = []
     for name, inputs in named.items():
-        found.append(_choose_data(str(name), own_data(inputs, *more)))
+        found.append(_choose_data(_own_name(name), own_data(inputs, *more)))
     return found
 
 

@@ -344,6 +344,12 @@ def begin_row(
     )
 
 
+def _why_no_threshold(clean: CleanScores) -> str:
+    if clean.apart_correct.size:
+        return notes.NONE_RIGHT_APART
+    return notes.NO_THRESHOLD if clean.correct.any() else notes.NONE_RIGHT
+
+
 def scores_and_columns(
     measured: MeasuredNetwork,
     victim: Victim,
@@ -358,10 +364,10 @@ def scores_and_columns(
     scores = score(measured, victim, attacked, clean)
     said = find_notes(measured, victim.rejector, attack, budget, attacked)
     found = columns_of(scores, metrics, seed)
-    is_lacking = found["deploy_n"] is None and bool(clean.correct.any())
+    lacking = "" if found["deploy_n"] is not None else _why_no_threshold(clean)
     return scores, {
         **found,
-        "note": notes.joined([measured.sample.note, *said, notes.NO_THRESHOLD if is_lacking else ""]),
+        "note": notes.joined([measured.sample.note, *said, lacking]),
         **{name: round(getattr(attacked, name), 3) for name in ("seconds", "gradients", "forwards")},
         "data_sha256": measured.data_sha256,
     }

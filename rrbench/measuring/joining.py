@@ -22,7 +22,7 @@ from rrbench.measuring.evaluation import columns_of
 from rrbench.measuring.store import Store
 from rrbench.progress import Report
 from rrbench.rows.narrow import IMAGES, has_same, is_same, narrowed, widened
-from rrbench.rows.record import CellRecord
+from rrbench.rows.record import CellRecord, read_sound_cells
 from rrbench.rows.row import COLUMNS, ResultRow
 from rrbench.rows.scores import ATTACKS, CLEAN, DATA, SCORES, Scores, file_in, read_images, read_scores
 
@@ -59,7 +59,7 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
     for store in stores:
         if store.root.resolve() == target.resolve():
             raise UseError(f"cannot join {target} to itself")
-        if not store.cells():
+        if not any((store.root / "cells").glob("*.json")):
             raise UseError(f"{store.root} is no work folder with results")
     out = Store(target)
     out.prepare()
@@ -67,7 +67,9 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
     with out.lock("join", report):  # cells of several attacks share files, which two joins might write differently
         for store in stores:
             copier.begin(store)
-            for record, _ in store.cells():
+            cells, broken = read_sound_cells(store.root)
+            joined.harmed += map(str, broken)
+            for record, _ in cells:
                 _join_cell(store, record, copier, joined, report)
             _copy_checkpoints(store, out)
             for run in store.runs():
@@ -203,7 +205,7 @@ def _is_same(one: Arrays, other: Arrays) -> bool:
 def _clean_images(store: Store) -> dict[str, NDArray[Any]]:
     """Return the first images of each file of inputs, from a cell whose images were not moved."""
     found: dict[str, NDArray[Any]] = {}
-    for record, _ in store.cells():
+    for record, _ in read_sound_cells(store.root)[0]:
         if record.row.attack != "clean" or store.unsound(record):
             continue
         with suppress(UseError):  # a failed cell has no images

@@ -89,6 +89,10 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
         if not isinstance(key, str) or not isinstance(value, Tensor):
             kind = type(value).__name__
             raise CellError(f"fit of {name} writes a {kind} into self.fitted[{key!r}]: only tensors by name are kept")
+        if value.layout != torch.strided:
+            raise CellError(f"fit of {name} writes a sparse tensor into self.fitted[{key!r}]: write value.to_dense()")
+    # Copies: two names of one tensor cannot be stored.
+    rejector.fitted = {key: value.detach().clone() for key, value in rejector.fitted.items()}
     try:
         fresh = replace(rejector)
     except TypeError:  # a user's own class, whose constructor takes other arguments
@@ -190,4 +194,5 @@ def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Mov
             raise CellError(f"{name} looks for the smallest push: write Moved(images, boldest, reached)")
     elif not isinstance(reached, Tensor) or reached.shape != batch.labels.shape or reached.dtype != torch.bool:
         raise CellError(f"{name} returns a misshapen reached: it must hold one truth value an input")
-    return answer
+    boldest = None if answer.boldest is None else answer.boldest.detach()
+    return answer._replace(images=answer.images.detach(), boldest=boldest)

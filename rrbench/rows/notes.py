@@ -12,6 +12,8 @@ ORACLE = "oracle: knows the labels"
 MIXTURE = "mixture: clean images wherever the attack failed"
 NEVER_REACHED = "the goal was never reached: the distance says nothing"
 NO_THRESHOLD = "no threshold: the other folds (ids modulo 5) hold no right clean input"
+NONE_RIGHT = "no threshold: no clean input is right"
+NONE_RIGHT_APART = "no threshold: no calibration input is right"
 WEAK, SUPERSEDED, WITHOUT = "weak: ", "superseded: ", "goes without "  # beginnings: more follows
 FLAT = " % of the gradients are zero"  # an end
 

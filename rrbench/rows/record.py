@@ -65,6 +65,17 @@ def read_cell(path: Path) -> tuple[CellRecord, str]:
         raise UseError(f"{path} is no cell file of this version; delete it to measure the cell again") from None
 
 
+def read_sound_cells(folder: Path) -> tuple[list[tuple[CellRecord, str]], dict[Path, str]]:
+    """Read the finished cells as `read_cells` does; return also {file that cannot be read: why}."""
+    found, broken = list[tuple[CellRecord, str]](), dict[Path, str]()
+    for path in sorted((folder / "cells").glob("*.json")):
+        try:
+            found.append(read_cell(path))
+        except UseError as error:
+            broken[path] = str(error)
+    return found, broken
+
+
 def read_cells(folder: Path) -> list[tuple[CellRecord, str]]:
     """Read every finished cell of a work folder, each with the row hash that its file states."""
     return [read_cell(path) for path in sorted((folder / "cells").glob("*.json"))]

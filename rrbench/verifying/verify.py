@@ -23,7 +23,7 @@ from rrbench.progress import Report
 from rrbench.protocols import NetworkSource, Outputs
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import check_scores
-from rrbench.rows.record import CellRecord
+from rrbench.rows.record import CellRecord, read_sound_cells
 from rrbench.rows.row import ResultRow, order, read_rows, stated
 from rrbench.rows.scores import ATTACKS, CLEAN, Scores, file_in, files_in, read_images, read_scores
 from rrbench.rows.tables import budget_text
@@ -281,10 +281,18 @@ def verify_folder(
         raise UseError(f"{folder} is no work folder: it has no cells/")
     verifier = Verifier(store, roots, device)
     # Sort cells that share a network and an attack together: a rerun attacks once for all their rejectors.
-    cells = sorted(store.cells(), key=lambda found: (found[0].checkpoint, found[0].attack, found[0].key))
+    sound, broken = read_sound_cells(folder)
+    cells = sorted(sound, key=lambda found: (found[0].checkpoint, found[0].attack, found[0].key))
+    verifier.findings.cells += len(broken)
+    verifier.findings.wrong += len(broken)
+    verifier.findings.problems += broken.values()
     with report.task(f"verifying {len(cells)} cells", len(cells)) as advance:
         for record, row_sha256 in cells:
             verifier.check(record, row_sha256, rerun=rerun)
             advance(1)
     verifier.check_rows(with_weak_notes(record.row for record, _ in cells))
+    try:
+        store.runs()
+    except UseError as error:
+        verifier.findings.problems.append(str(error))
     return verifier.findings

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -280,3 +281,52 @@ def test_what_plugins_set_for_the_whole_process_is_put_back(tmp_path: Path) -> N
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines", "a\ttab", "\x1b[31mred"])
+def test_a_name_that_no_line_can_show_is_refused(name: str) -> None:
+    for call in (
+        lambda: rrbench.evaluate({name: Linear()}, "confidence", "clean", inputs(20)),
+        lambda: rrbench.evaluate(Linear(), {name: first_feature}, "clean", inputs(20)),
+        lambda: rrbench.evaluate(Linear(), "confidence", {name: Pgd(steps=1)}, inputs(20), budget="linf:1/50"),
+        lambda: rrbench.evaluate(Linear(), "confidence", "clean", {name: inputs(20)}),
+    ):
+        assert refusal(call) == f"{name!r} is no name: write one line of letters that can be seen"
+
+
+def test_a_name_for_what_has_one_is_refused() -> None:
+    line = refusal(lambda: rrbench.evaluate(Linear(), {"mine": "confidence"}, "clean", inputs(20)))
+    assert line == "'confidence' has its own name: leave out 'mine', and give it in a list"
+
+
+class Fitting(Confidence):
+    """Is fitted, in a way that cannot be stored as it is."""
+
+    how = ""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        mean = clean.logits.mean(0)
+        self.fitted = {"mean": mean.to_sparse() if self.how == "sparse" else mean, "same": mean}
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits - self.fitted["same"]).amax(1)
+
+
+def test_a_fit_may_give_one_tensor_two_names_and_a_sparse_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured() -> Any:
+        return measure(Linear(), Fitting(), "clean", inputs(20), fit_data=inputs(30))
+
+    assert measured().status == "ok"
+    monkeypatch.setattr(Fitting, "how", "sparse")
+    line = refusal(measured)
+    assert line == "fit of Fitting writes a sparse tensor into self.fitted['mean']: write value.to_dense()"
+
+
+def test_a_row_without_a_threshold_says_why() -> None:
+    images, darker = inputs(20)[0], inputs(20)[0] / 2
+    right, other = (Linear()(each).argmax(1) for each in (images, darker))
+    none = measure(Linear(), "confidence", "clean", (images, 1 - right))
+    apart = measure(Linear(), "confidence", "clean", (images, right), calibration_data=(darker, 1 - other))
+    assert none.note == "no threshold: no clean input is right"
+    assert apart.note == "no threshold: no calibration input is right"
+    assert pd.isna([none.deploy_joint, apart.deploy_joint]).all()

@@ -217,6 +217,14 @@ def test_a_cell_with_changed_files_is_named_and_left_out(
     assert read_rows(out) == read_rows(honest)
 
 
+def test_a_cell_file_that_cannot_be_read_is_named_and_left_out(halves: list[Path], tmp_path: Path) -> None:
+    path = sorted((halves[0] / "cells").iterdir())[0]
+    path.write_text("{")
+    joined = join([halves[0]], tmp_path / "joined", Silent())
+    assert joined.harmed == [str(path)]
+    assert joined.added == len(list((halves[0] / "cells").iterdir())) - 1
+
+
 def test_another_answer_of_the_same_attack_lies_beside_the_first(honest: Path, tmp_path: Path) -> None:
     """A GPU may give other answers in a second run: both stay with their own cells."""
     other = tmp_path / "other"
