@@ -35,7 +35,9 @@ def runner(tmp_path: Path) -> Runner:
 def finished(runner: Runner, key: str, **changes: Any) -> None:
     row = ResultRow("digits", "small-cnn", "pgd-at", "pgd-at", "rr", "pgd10", "linf", "3/20", 0, "quick", 100)
     row = replace(row, **{"seconds": 1.0, "gradients": 10.0, "device": describe(CPU), **changes})
-    runner.materials.store.save_cell(CellRecord(key, "", row, {"checkpoint": ""}, {}))
+    runner.materials.store.save_cell(
+        CellRecord(key, "", row, {"checkpoint": "", "tpr_rule": "quantile", "resamples": 0}, {})
+    )
 
 
 @pytest.mark.parametrize(
