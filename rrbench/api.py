@@ -113,9 +113,10 @@ def prepare(options: RunOptions) -> Job:
         plan = make_plan(request, config)
         if options.engine != "local" and any(OWN in _own_names(cell) for cell in plan.cells):
             raise UseError("objects that are given in Python cannot be sent to other machines: leave out the engine")
-        if (options.zoo or options.retrain) and any(isinstance(cell.training, Given) for cell in plan.cells):
-            option = "zoo" if options.zoo else "retrain"
-            raise UseError(f"--{option} is for networks that rrbench trains, and a given one is trained: leave it out")
+        if plan.cells and all(isinstance(cell.training, Given) for cell in plan.cells):
+            for option in ("zoo", "retrain", "recipe"):
+                if getattr(options, option):
+                    raise UseError(f"{option} is for networks that rrbench trains, and these are given: leave it out")
         materials.check_given(plan)
     else:
         rows, _ = read_folders(default_folders(Path(options.out)))

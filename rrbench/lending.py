@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,9 @@ from rrbench.errors import CellError
 
 WRITES = "the network writes into the images that it is given: work on a copy"
 TENSORS = ("_parameters", "_buffers")
-TABLES = {"_modules": "modules", "_parameters": "weights", "_buffers": "buffers"}  # a module's tables, without hooks
+# PyTorch's own tables in a module, with words for what they hold.
+WORDS = {"_modules": "modules", "_parameters": "weights", "_buffers": "buffers"}
+TABLES = {key: WORDS.get(key, "hooks") for key, value in vars(nn.Module()).items() if isinstance(value, dict)}
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -21,6 +24,8 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     # Not `==`: NaN differs from itself. No integer type has the size of a complex number.
+    if one.layout != torch.strided:
+        return torch.equal(one.to_dense(), other.to_dense())
     kind = None if one.is_complex() else WHOLE.get(one.element_size())
     return torch.equal(one, other) if kind is None else torch.equal(one.view(kind), other.view(kind))
 
@@ -47,15 +52,15 @@ class _Slot(NamedTuple):
 
     def put_back(self) -> bool:
         """Tell whether the tensor was changed or replaced, and undo it; a gradient that was left there goes."""
+        is_changed = self.owner.get(self.key) is not self.tensor or not is_same(self.tensor.detach(), self.copy)
+        if is_changed:
+            self.owner[self.key] = self.tensor
+            if _form(self.tensor) == _form(self.copy):
+                self.tensor.data.copy_(self.copy)  # into the same memory, which a twin may share
+            else:
+                self.tensor.data = self.copy
         self._put_gradient_back()
-        if self.owner.get(self.key) is self.tensor and is_same(self.tensor.detach(), self.copy):
-            return False
-        self.owner[self.key] = self.tensor
-        if self.tensor.shape == self.copy.shape:
-            self.tensor.data.copy_(self.copy)  # into the same memory, which a twin may share
-        else:
-            self.tensor.data = self.copy
-        return True
+        return is_changed
 
     def _put_gradient_back(self) -> None:
         if not self.tensor.is_leaf:
@@ -63,6 +68,10 @@ class _Slot(NamedTuple):
         there, gradient = self.tensor.grad, self.gradient
         if gradient is None or there is None or not is_same(there, gradient):
             self.tensor.grad = gradient
+
+
+def _form(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 class _Build(NamedTuple):
@@ -77,7 +86,7 @@ class _Build(NamedTuple):
     @classmethod
     def of(cls, module: nn.Module, name: str) -> "_Build":
         """Remember a module as it is."""
-        tables = {key: dict(value) for key, value in vars(module).items() if _is_table(key, value)}
+        tables = {key: dict(vars(module)[key]) for key in TABLES if isinstance(vars(module).get(key), dict)}
         return cls(module, name, type(module), tables, _own_methods(module))
 
     def put_back(self) -> list[str]:
@@ -98,18 +107,21 @@ class _Build(NamedTuple):
             if list(own[key]) != list(before) or any(own[key][each] is not before[each] for each in before):
                 own[key].clear()
                 own[key].update(before)
-                changed.append(TABLES.get(key, "hooks"))
+                changed.append(TABLES[key])
         where = f" of {self.name!r}" if self.name else ""
         return [what + where for what in changed]
 
 
-def _is_table(key: str, value: object) -> bool:
-    return isinstance(value, dict) and (key in TABLES or "hooks" in key)
-
-
 def _own_methods(module: nn.Module) -> dict[str, object]:
     """Return what hides a method of the module's class, such as a `forward` that was set on this module alone."""
-    return {key: value for key, value in vars(module).items() if callable(getattr(type(module), key, None))}
+    own = vars(module)
+    kind: Any = type(module)
+    return {key: own[key] for key in own.keys() & _methods(kind)}
+
+
+@lru_cache(maxsize=1024)
+def _methods(kind: Any) -> frozenset[str]:
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name, None)))
 
 
 def _slots(network: nn.Module) -> Iterator[_Slot]:
@@ -124,20 +136,27 @@ def _slots(network: nn.Module) -> Iterator[_Slot]:
 
 @contextmanager
 def surroundings_kept() -> Iterator[None]:
-    """Restore afterwards what a plugin may have set for the whole process: the current folder, PyTorch's modes."""
-    folder, is_climbing, kind = _folder(), torch.is_grad_enabled(), torch.get_default_dtype()
-    is_strict, only_warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    """Restore afterwards what a plugin may have set for the whole process: the current folder, PyTorch's modes.
+
+    For one thread at a time: another one would take what a plugin has set for what was there before.
+    """
+    folder, is_climbing = _folder(), torch.is_grad_enabled()
+    default, strictness = torch.get_default_dtype(), _strictness()
     try:
         yield
     finally:
-        if folder is not None and _folder() != folder:
-            os.chdir(folder)
         torch.set_grad_enabled(is_climbing)
-        torch.set_default_dtype(kind)
-        torch.use_deterministic_algorithms(is_strict, warn_only=only_warns)
+        if torch.get_default_dtype() != default:
+            torch.set_default_dtype(default)
+        if _strictness() != strictness:  # only then: the call imports a compiler, which takes two seconds
+            torch.use_deterministic_algorithms(strictness[0], warn_only=strictness[1])
+        if folder is not None and _folder() != folder:
+            with suppress(OSError):  # it was deleted
+                os.chdir(folder)
+
+
+def _strictness() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _folder() -> str | None:
@@ -149,15 +168,17 @@ def _folder() -> str | None:
 
 
 @contextmanager
-def kept(network: object, refusal: Callable[[str], str]) -> Iterator[None]:
+def kept(network: object, refusal: Callable[[str], str], *, may_build: bool = False) -> Iterator[None]:
     """Restore weights, buffers, modules and hooks afterwards, and raise `refusal` for the first that was changed.
 
-    Copies, not version counters: counters miss writes through `.data`, and cannot restore anything.
+    Copies, not version counters: counters miss writes through `.data`, and cannot restore anything. `may_build`: only
+    what was there is looked at, as a network may make some of its parts when it answers for the first time.
     """
     if not isinstance(network, nn.Module):
         yield
         return
-    slots, builds = list(_slots(network)), [_Build.of(module, name) for name, module in network.named_modules()]
+    slots = list(_slots(network))
+    builds = [] if may_build else [_Build.of(module, name) for name, module in network.named_modules()]
     try:
         yield
     finally:

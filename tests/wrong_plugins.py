@@ -301,6 +301,15 @@ class Replacing(Sure):
         return super().certainty(outputs)
 
 
+@dataclass
+class Deleting(Replacing):
+    """Deletes one of its settings."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        del self.tau
+        return outputs.logits.amax(1)
+
+
 class Remembering(Centred):
     """Keeps what it learnt in a place that nobody looks at."""
 

@@ -28,7 +28,7 @@ def figure(
     ] = None,
     attack: Annotated[
         str | None,
-        typer.Option(help="Ours: only this attack. The first two take several, a panel each."),
+        typer.Option(help="Ours: only this attack; accuracy-budget takes one, the others several."),
     ] = None,
     norm: Annotated[str | None, typer.Option(help="Ours: only budgets of this norm, linf or l2.")] = None,
     preset: Annotated[

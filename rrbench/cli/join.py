@@ -23,7 +23,8 @@ def join(
 ) -> None:
     """Bring the results of several work folders, from one machine or many, into one folder.
 
-    A cell that the folder has already stays as it is. A cell whose files are missing or changed is named and left out.
+    A cell that the folder has already stays as it is. A cell that cannot be read, or whose files are
+    missing or changed, is named and left out.
 
     Example: rrbench join here from-the-cluster --out all
     """
@@ -32,12 +33,15 @@ def join(
     from rrbench.progress import reporter
 
     joined = join_folders([options.results_at(path) for path in results], out, reporter(), is_short=short)
+    for reason in joined.unreadable:
+        print(f"left out: {reason}")
     for path in joined.harmed:
         print(f"left out, its files are missing or changed: {path}")
+    left_out = len(joined.harmed) + len(joined.unreadable)
     if joined.rounded:
         print(f"{counted(joined.rounded, 'row')} computed again from rounded scores: {_moves(joined.moved)}")
-    print(f"{out}: {joined.added} cells added, {joined.there} were there already, {len(joined.harmed)} left out")
-    if joined.harmed:
+    print(f"{out}: {joined.added} cells added, {joined.there} were there already, {left_out} left out")
+    if left_out:
         raise typer.Exit(1)
 
 

@@ -20,7 +20,7 @@ from rrbench.files.disk import Stamp, sha256, stamp
 from rrbench.protocols import Batch, DataInfo, DataSource, Split
 from rrbench.ranges import at_least
 
-# The names of images and labels; the first pair that the file has.
+# The names of images and labels; a file has one pair of each split.
 NAMES: dict[Split, tuple[tuple[str, str], ...]] = {
     "test": (("x_test", "y_test"), ("images", "labels"), ("x", "y")),
     "train": (("x_train", "y_train"),),
@@ -103,6 +103,7 @@ def _read(path: str, state: Stamp) -> Mapping[Split, Batch]:
     """Read and check the inputs of a file."""
     arrays = load_arrays(Path(path))
     found: dict[Split, Batch] = {}
+    read: dict[str, None] = {}
     first = 0
     for split in NAMES:
         pairs = [pair for pair in NAMES[split] if pair[0] in arrays]
@@ -112,14 +113,15 @@ def _read(path: str, state: Stamp) -> Mapping[Split, Batch]:
             both = " and ".join(images for images, _ in pairs)
             raise UseError(f"{path} has {both}, which are names of the same images ({split}): leave one out")
         (pair,) = pairs
+        read |= dict.fromkeys(pair)
         found[split] = _batch(arrays, pair, first, f"{path} ({pair[0]})")
         first += found[split].size
     if "test" not in found:
         names = " or ".join(images for images, _ in NAMES["test"])
         raise UseError(f"{path} has no images to measure on, {names}: it has {', '.join(arrays) or 'nothing'}")
-    unread = arrays.keys() - {name for pairs in NAMES.values() for pair in pairs for name in pair}
+    unread = sorted(arrays.keys() - read)
     if unread:
-        warnings.warn(f"{path}: not read, as no input has such a name: {', '.join(sorted(unread))}", stacklevel=2)
+        warnings.warn(f"{path}: these arrays are not read: {', '.join(unread)}; it has {', '.join(read)}", stacklevel=2)
     if "train" in found and "calibration" not in found:
         found |= held_out(found["train"])
     return found

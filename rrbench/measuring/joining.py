@@ -36,6 +36,7 @@ class Joined:
     added: int = 0
     there: int = 0  # in the target already; these stay as they are, but a measured cell replaces a failed one
     harmed: list[str] = dataclasses.field(default_factory=list)  # left out: their files are missing or changed
+    unreadable: list[str] = dataclasses.field(default_factory=list)  # left out: why their cell files cannot be read
     rounded: int = 0  # of the added: scores were rounded, and the row computed again
     moved: dict[str, list[float]] = dataclasses.field(default_factory=dict)  # {column: by how much in each such row}
 
@@ -68,7 +69,7 @@ def join(sources: Sequence[Path], target: Path, report: Report, *, is_short: boo
         for store in stores:
             copier.begin(store)
             cells, broken = read_sound_cells(store.root)
-            joined.harmed += map(str, broken)
+            joined.unreadable += broken.values()
             for record, _ in cells:
                 _join_cell(store, record, copier, joined, report)
             _copy_checkpoints(store, out)

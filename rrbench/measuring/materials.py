@@ -235,7 +235,7 @@ class Materials:
             rejector = build(Rejector, next(cell.rejector for cell in plan.cells if cell.dataset == dataset))
             own = source.build(data.info, rejector).to(self.device)
             try:
-                with kept(own, changes_itself):
+                with kept(own, changes_itself, may_build=True):
                     classes = check_network(own, test, None)
             except (CellError, UseError) as error:
                 raise UseError(f"{network}: {error}" if has_several else str(error)) from None

@@ -24,7 +24,7 @@ from rrbench.measuring.probes import Doubt
 from rrbench.metrics.deployment import CleanScores, fold_of, fold_thresholds
 from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.plugins.guards import certainties as certainties
-from rrbench.plugins.guards import check_alone, fit
+from rrbench.plugins.guards import check_alone, fit, threshold_of
 from rrbench.protocols import (
     Batch,
     Calibration,
@@ -154,7 +154,7 @@ class MeasuredNetwork:
         others: tuple[NDArray[np.float64], NDArray[np.bool_]] = np.empty(0), np.empty(0, dtype=np.bool_)
         if apart is not None:
             others = self._clean_scores(rejector, "calibration", apart)
-        return CleanScores(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, rejector.own_threshold)
+        return CleanScores(certainty, correct, fold_of(to_numpy(test.ids[:count])), *others, threshold_of(rejector))
 
     def _at_border(self, rejector: Rejector, split: Split, batch: Batch) -> NDArray[np.float64]:
         """Return certainties on the border between classes; empty for a probability, which needs no scale."""

@@ -43,7 +43,7 @@ class Metrics:
     deploy_robust_low: float | None = percentage()
     deploy_robust_high: float | None = percentage()
     deploy_joint: float | None = percentage(
-        "joint", "accepted and right when clean, and not accepted and wrong when attacked"
+        "joint", "accepted and right when clean; when attacked, still right or rejected"
     )
     deploy_joint_low: float | None = percentage()
     deploy_joint_high: float | None = percentage()

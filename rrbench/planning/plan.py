@@ -135,8 +135,6 @@ def _victims(
         return [_training(request, config, dataset, network, *pair, seed) for pair in pairs]
     if request.frameworks is not None:
         raise UseError(f"{network} is trained already: leave out the frameworks ({', '.join(request.frameworks)})")
-    if request.recipe:
-        raise UseError(f"{network} is trained already: leave out the recipe ({', '.join(request.recipe)})")
     given = Given.of(dataset, network, config.recipe(dataset.name))
     return [(given, rejector) for rejector in _given_rejectors(request, config, dataset)]
 

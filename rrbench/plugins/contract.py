@@ -1,12 +1,11 @@
 """Checks that a class can be a plugin, as far as the class alone shows; runs when its table is loaded."""
 
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import get_args
 
-from rrbench.errors import brief, no_exit, reason
+from rrbench.errors import no_exit, reason
 from rrbench.names import settings_of
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Norm, Rejector
 
@@ -72,10 +71,6 @@ def check_instance(plugin: object) -> None:
                 getattr(plugin, fact, None)
         except Exception as error:
             raise TypeError(f"{name}.{fact} raises {reason(error)}") from None
-    threshold = getattr(plugin, "own_threshold", None)
-    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
-    if threshold is not None and not is_number:
-        raise TypeError(f"{name}.own_threshold is {brief(threshold)}: write a number, or None if it has none")
 
 
 def _facts(base: type) -> set[str]:

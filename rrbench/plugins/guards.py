@@ -1,9 +1,11 @@
 """Calls plugins and checks their answers: a wrong answer gives one line that names the class and what to write."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rrbench.errors import CellError
+from rrbench.errors import CellError, brief
 from rrbench.lending import is_same, is_written, surroundings_kept, writes_into
 from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
 
@@ -27,7 +29,7 @@ def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> 
     If gradients are on, `certainty` gets copies with a history, like the outputs that an attack has.
     """
     name, outputs = type(rejector).__name__, Outputs(*(part.detach() for part in outputs))
-    fitted, before = _copied(rejector), dict(vars(rejector))
+    fitted, attributes = _copied(rejector), dict(vars(rejector))
     copies = Outputs(*(part.clone() for part in outputs))
     if method == "certainty" and torch.is_grad_enabled():
         copies = Outputs(*(part.requires_grad_().clone() for part in copies))
@@ -43,18 +45,26 @@ def _lent(rejector: Rejector, method: str, outputs: Outputs, labels: Tensor) -> 
         if key not in fitted or key not in rejector.fitted or not is_same(rejector.fitted[key], fitted[key]):
             rejector.fitted = fitted
             raise CellError(f"{method} of {name} changes self.fitted[{key!r}]: only fit may write there")
-    written = _written(rejector, before)
-    for key in written:
-        vars(rejector).pop(key)
-    vars(rejector).update({key: before[key] for key in written if key in before})
+    written = _written(rejector, attributes)
+    vars(rejector).clear()
+    vars(rejector).update(attributes)  # a cached_property is computed anew for each call
     if written:
-        raise CellError(f"{method} of {name} writes self.{written[0]}: rows would depend on what was asked before")
+        raise CellError(
+            f"{method} of {name} writes self.{written[0]}, so rows would depend on what was asked before: "
+            f"compute it in __post_init__, or in fit as self.fitted[{written[0]!r}]"
+        )
 
 
-def _written(rejector: Rejector, before: Mapping[str, object]) -> list[str]:
-    """Return the attributes that are new or hold another object, but for `fitted`."""
-    now = vars(rejector)
-    return [key for key in now if key != "fitted" and (key not in before or now[key] is not before[key])]
+def _written(rejector: Rejector, own: Mapping[str, object]) -> list[str]:
+    """Return the attributes that were set anew or deleted, but for `fitted` and what is computed from the others."""
+    now, missing = vars(rejector), object()
+    return sorted(
+        key
+        for key in now.keys() | own.keys()
+        if now.get(key, missing) is not own.get(key, missing)
+        and key != "fitted"
+        and not isinstance(getattr(type(rejector), key, None), cached_property)
+    )
 
 
 def _copied(rejector: Rejector) -> dict[str, Tensor]:
@@ -78,10 +88,10 @@ def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:
 
 def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
     """Fit a rejector and return a fresh one that has only `fitted`, as every later run loads it."""
-    name, before = type(rejector).__name__, dict(vars(rejector))
+    name, own = type(rejector).__name__, dict(vars(rejector))
     with _lent(rejector, "fit", clean, labels) as (outputs, lent):
         rejector.fit(outputs, lent)
-    for key in _written(rejector, before):
+    for key in _written(rejector, own):
         raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
     if not isinstance(rejector.fitted, dict) or not rejector.fitted:
         raise CellError(f"fit of {name} leaves self.fitted empty: write into it all that certainty needs")
@@ -148,14 +158,25 @@ def _check_parts(
             )
 
 
-def check_steady(rejector: Rejector, outputs: Outputs, labels: Tensor, before: NDArray[np.floating[Any]]) -> None:
+def threshold_of(rejector: Rejector) -> float | None:
+    """Return the threshold that a fitted rejector brings, if it brings one."""
+    threshold = rejector.own_threshold
+    if threshold is None:
+        return None
+    if not isinstance(threshold, int | float) or isinstance(threshold, bool) or not math.isfinite(threshold):
+        raise CellError(
+            f"own_threshold of {type(rejector).__name__} is {brief(threshold)}: write float(...), finite, or None"
+        )
+    return float(threshold)
+
+
+def check_steady(rejector: Rejector, outputs: Outputs, labels: Tensor, said: NDArray[np.floating[Any]]) -> None:
     """Refuse a certainty that no longer says of clean inputs what it said: rows would depend on what was asked before.
 
-    `before` holds what it said of these inputs, or of more that begin with these.
+    `said` holds what it said of these inputs, or of more that begin with these.
     """
-    expected = before[: len(labels)]
-    now = certainties(rejector, outputs, labels)
-    if not np.allclose(now, expected, rtol=ROUNDING, atol=ROUNDING * float(np.ptp(before)) if before.size else 0):
+    expected, now = said[: len(labels)], certainties(rejector, outputs, labels)
+    if not np.allclose(now, expected, rtol=ROUNDING, atol=ROUNDING * float(np.ptp(said)) if said.size else 0):
         worst = int(np.abs(now - expected).argmax())
         raise CellError(
             f"the certainty of {type(rejector).__name__} has changed since the clean inputs were scored: one had "

@@ -40,12 +40,14 @@ def failure(member: str, reason: str) -> str:
 
 def members_met(*rows: ResultRow) -> tuple[str, ...]:
     """Return the attacks whose worst was taken in every row; one that failed in a row does not count."""
-    notes = notes_of(*rows)
-    return tuple(
-        member
-        for member in members_of(rows[0])
-        if not any(note.startswith(without(failure(member, ""))) for note in notes)
-    )
+    lost = [note for note in notes_of(*rows) if note.startswith(WITHOUT)]
+    return tuple(member for member in members_of(rows[0]) if not any(_names(note, member) for note in lost))
+
+
+def _names(lost: str, member: str) -> bool:
+    """Tell whether a note says that this member failed; earlier versions wrote `goes without A (why), B (why)`."""
+    earlier = f"{without(member)} (", f"), {member} ("
+    return lost.startswith((without(failure(member, "")), earlier[0])) or earlier[1] in lost
 
 
 def is_oracle(row: ResultRow) -> bool:

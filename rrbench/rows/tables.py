@@ -60,10 +60,10 @@ def _spread(rows: Sequence[ResultRow]) -> list[str]:
         return []
     networks = [{row.checkpoint_sha256 for row in group} for group in several]
     is_one = [len(found) == 1 and "" not in found for found in networks]
-    over = "of the attack: the network is the same" if all(is_one) else "that is over trainings"
+    over = "seeds of the attack, on one network" if all(is_one) else "seeds, that is over trainings"
     if any(is_one) and not all(is_one):
-        over += ", or of the attack alone where the network is the same"
-    return [f"\u00b1: standard deviation over seeds, {over}. Lines of one seed have 95 % intervals over examples."]
+        over += ", or over seeds of the attack where all rows have one network"
+    return [f"\u00b1: standard deviation over {over}. Lines of one seed have 95 % intervals over examples."]
 
 
 def _title(block: Sequence[ResultRow]) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from rrbench.errors import CellError
-from rrbench.lending import kept
+from rrbench.lending import kept, surroundings_kept
 
 
 def network() -> nn.Sequential:
@@ -55,14 +55,19 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     "a weight replaced": (replace_weight, "weight '1.0.weight'"),
     "a weight written into": (scale_weight, "weight '1.0.weight'"),
     "a buffer": (lambda net: inner(net)[1].running_mean.add_(1), "buffer '1.1.running_mean'"),  # type: ignore[operator]
+    "another type": (lambda net: net.double(), "weight '1.0.weight'"),
+    "a shorter type": (lambda net: net.half(), "weight '1.0.weight'"),
     "a buffer more": (lambda net: net.register_buffer("own", torch.ones(1)), "buffers"),
 }
 
 
+@pytest.mark.parametrize("has_gradients", [False, True])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_named_and_undone(name: str) -> None:
+def test_a_change_is_named_and_undone(name: str, has_gradients: bool) -> None:
     change, what = CHANGES[name]
     net, images = network(), torch.rand(2, 1, 2, 2)
+    if has_gradients:
+        net(images).sum().backward()
     before, answers = str(net), net(images)
     with pytest.raises(CellError, match=f"^changed {what}$"), kept(net, "changed {}".format):
         change(net)
@@ -123,6 +128,25 @@ def test_gradients_are_as_before() -> None:
         for weight, own in zip(net.parameters(), before, strict=True)
         if weight.grad is not None
     )
+
+
+def test_what_is_sparse_is_compared_too() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1, 3])).sum().backward()
+    before = copy(table.weight.grad).to_dense()
+    with kept(table, "{}".format):
+        table(torch.tensor([0])).sum().backward()
+    assert torch.equal(copy(table.weight.grad).to_dense(), before)
+
+
+def test_surroundings_cost_no_import_if_nothing_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", refuse)
+    with surroundings_kept():
+        torch.set_default_dtype(torch.float64)
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_what_fails_inside_is_put_back_too() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,19 @@ def test_a_model_that_fails_in_any_way_is_one_line_that_names_it(error: Exceptio
     assert line == f"the network fails on images of shape {(2, *SHAPE)}: {said}"
 
 
+class Fitting(Confidence):
+    """Is fitted, in a way that cannot be stored as it is."""
+
+    how = ""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        mean = clean.logits.mean(0)
+        self.fitted = {"mean": mean.to_sparse() if self.how == "sparse" else mean, "same": mean}
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits - self.fitted["same"]).amax(1)
+
+
 class Threshold(Confidence):
     """Brings a threshold that is none."""
 
@@ -252,7 +266,66 @@ class Threshold(Confidence):
 def test_a_threshold_that_is_no_number_is_refused(threshold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Threshold, "own_threshold", threshold)
     line = refusal(lambda: rrbench.evaluate(Linear(), Threshold(), "clean", inputs(20)))
-    assert f"Threshold.own_threshold is {threshold!r}: write a number, or None if it has none" in line
+    assert line == f"own_threshold of Threshold is {threshold!r}: write float(...), finite, or None"
+
+
+class Learnt(Fitting):
+    """Learns its threshold, and computes a part once for all inputs of a call."""
+
+    @property
+    def own_threshold(self) -> float:  # type: ignore[override] # a class variable in the protocol
+        return float(self.fitted["same"].mean())
+
+    @cached_property
+    def twice(self) -> float:
+        return 2 * self.tau
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return super().certainty(outputs) * self.twice
+
+
+def test_a_threshold_may_be_learnt_and_a_part_computed_once() -> None:
+    assert measure(Linear(), Learnt(), "pgd2", inputs(20), fit_data=inputs(30), budget="linf:1/50").status == "ok"
+
+
+class Building(Linear):
+    """Makes some of its parts when it answers for the first time, and remembers what it saw."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.hooks, self.is_built = how, dict[str, Tensor](), False
+
+    def forward(self, images: Tensor) -> Tensor:
+        answer: Tensor = super().forward(images)
+        if not self.is_built and self.how == "buffer":
+            self.register_buffer("mask", torch.ones(1))
+        elif not self.is_built and self.how == "module":
+            self.last = nn.Identity()
+        elif not self.is_built and self.how == "hook":
+            self.register_forward_hook(lambda *_: None)
+        elif self.how == "dict":
+            self.hooks["answer"] = answer
+        self.is_built = True
+        return answer
+
+
+@pytest.mark.parametrize("how", ["buffer", "module", "hook", "dict"])
+def test_a_network_may_finish_building_itself_at_its_first_answer(how: str) -> None:
+    network = Building(how)
+    rows = [measure(each, "confidence", "pgd2", inputs(20), budget="linf:1/50") for each in (network, Linear())]
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert rows[0].acc_all == rows[1].acc_all
+    assert network.is_built
+
+
+def test_options_for_trained_networks_go_with_a_request_that_has_some() -> None:
+    frame = rrbench.run("confidence", "clean", network=["small-cnn", Digits()], zoo=True, limit=20, device="cpu")
+    assert set(frame.trained_as) == {"pgd-at", "Digits"}
+
+
+class Digits(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :10]
 
 
 def test_what_plugins_set_for_the_whole_process_is_put_back(tmp_path: Path) -> None:
@@ -297,19 +370,6 @@ def test_a_name_that_no_line_can_show_is_refused(name: str) -> None:
 def test_a_name_for_what_has_one_is_refused() -> None:
     line = refusal(lambda: rrbench.evaluate(Linear(), {"mine": "confidence"}, "clean", inputs(20)))
     assert line == "'confidence' has its own name: leave out 'mine', and give it in a list"
-
-
-class Fitting(Confidence):
-    """Is fitted, in a way that cannot be stored as it is."""
-
-    how = ""
-
-    def fit(self, clean: Outputs, labels: Tensor) -> None:
-        mean = clean.logits.mean(0)
-        self.fitted = {"mean": mean.to_sparse() if self.how == "sparse" else mean, "same": mean}
-
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return (outputs.logits - self.fitted["same"]).amax(1)
 
 
 def test_a_fit_may_give_one_tensor_two_names_and_a_sparse_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

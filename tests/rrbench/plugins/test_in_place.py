@@ -30,6 +30,7 @@ from rrbench_baselines.kd import Kd
 from wrong_plugins import (
     Centred,
     Climbing,
+    Deleting,
     Drifting,
     Keeping,
     Meddling,
@@ -43,6 +44,10 @@ from wrong_plugins import (
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 WRITES = "writes into the {} that it is given: work on a copy"
+KEEPS = (
+    "writes self.{}, so rows would depend on what was asked before: "
+    "compute it in __post_init__, or in fit as self.fitted['{}']"
+)
 LOGITS = f"certainty of Scribbling {WRITES.format('logits')}"
 WAYS = {
     "scribbling": LOGITS,
@@ -54,15 +59,16 @@ WAYS = {
     "relabelling": f"certainty of Relabelling {WRITES.format('labels')}",
     "relabellingfit": f"fit of RelabellingFit {WRITES.format('labels')}",
     "drifting": "certainty of Drifting changes self.fitted['mean']: only fit may write there",
-    "keeping": "certainty of Keeping writes self.mean: rows would depend on what was asked before",
-    "replacing": "certainty of Replacing writes self.tau: rows would depend on what was asked before",
+    "keeping": f"certainty of Keeping {KEEPS.format('mean', 'mean')}",
+    "replacing": f"certainty of Replacing {KEEPS.format('tau', 'tau')}",
+    "deleting": f"certainty of Deleting {KEEPS.format('tau', 'tau')}",
 }
 MEDDLED = ("data", "in place", "buffers", "replaced", "hook", "forward", "module", "raising")
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for plugin in (Scribbling, Relabelling, RelabellingFit, Drifting, Centred, Keeping, Replacing):
+    for plugin in (Scribbling, Relabelling, RelabellingFit, Drifting, Centred, Keeping, Replacing, Deleting):
         monkeypatch.setitem(table("rejector").classes, plugin.__name__.lower(), plugin)
     for attack in (Meddling, Climbing, Unteaching, Brighter):
         monkeypatch.setitem(table("attack").classes, attack.__name__.lower(), attack)
@@ -186,7 +192,7 @@ def test_a_certainty_that_changes_later_on_is_refused(calls: int) -> None:
     except UseError as error:  # no row is left
         errors = {str(error)}
     assert len(asked) > calls
-    assert any("compute each score from its own row alone" in error for error in errors)
+    assert any("has changed since the clean inputs were scored" in error for error in errors)
 
 
 @pytest.mark.parametrize("how", MEDDLED)

@@ -36,6 +36,11 @@ def test_a_member_that_failed_is_not_met_whatever_the_reason(reason: str) -> Non
     assert notes.members_met(row_with()) == MEMBERS
 
 
+def test_a_note_of_an_earlier_version_is_read_too() -> None:
+    row = row_with("goes without pgd100 (NaN gradients), adaptive(ce+rr) (needs 4 classes)")
+    assert notes.members_met(row) == MEMBERS[1:2]
+
+
 def test_a_reason_that_names_another_attack_loses_only_its_own() -> None:
     said = notes.without(notes.failure("pgd100", "goes without adaptive(ce+rr): no"))
     assert notes.members_met(row_with(said)) == MEMBERS[1:]

@@ -90,7 +90,7 @@ def test_the_results_as_text() -> None:
         "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.",
         "coverage: accepted.",
         "robust: 100 minus what is accepted and wrong.",
-        "joint: accepted and right when clean, and not accepted and wrong when attacked.",
+        "joint: accepted and right when clean; when attacked, still right or rejected.",
     ]
 
 
@@ -397,7 +397,7 @@ def test_a_metric_may_be_named_by_its_label_or_its_column(command: Any, tmp_path
 @pytest.mark.parametrize(
     ("networks", "said"),
     [
-        ("aa", "\u00b1: standard deviation over seeds, of the attack: the network is the same. Lines"),
+        ("aa", "\u00b1: standard deviation over seeds of the attack, on one network. Lines"),
         ("ab", "\u00b1: standard deviation over seeds, that is over trainings. Lines"),
     ],
 )
@@ -407,5 +407,5 @@ def test_seeds_of_an_attack_on_one_network_are_not_called_trainings(networks: st
     others = [
         row(rejector="rr", seed=seed, acc_all=80.0, checkpoint_sha256=64 * each) for seed, each in enumerate("cd")
     ]
-    mixed = "over trainings, or of the attack alone where the network is the same"
+    mixed = "over trainings, or over seeds of the attack where all rows have one network"
     assert (mixed in results_table([*rows, *others])) == (networks == "aa")
