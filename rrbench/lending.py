@@ -121,7 +121,9 @@ def _own_methods(module: nn.Module) -> dict[str, object]:
 
 @lru_cache(maxsize=1024)
 def _methods(kind: Any) -> frozenset[str]:
-    return frozenset(name for name in dir(kind) if callable(getattr(kind, name, None)))
+    # Without special names: Python looks them up on the class, and to ask for `__annotations__` would change the class.
+    plain = (name for name in dir(kind) if not name.startswith("__"))
+    return frozenset(name for name in plain if callable(getattr(kind, name, None)))
 
 
 def _slots(network: nn.Module) -> Iterator[_Slot]:

@@ -43,7 +43,7 @@ class Metrics:
     deploy_robust_low: float | None = percentage()
     deploy_robust_high: float | None = percentage()
     deploy_joint: float | None = percentage(
-        "joint", "accepted and right when clean; when attacked, still right or rejected"
+        "joint", "accepted and right when clean; not both accepted and wrong when attacked"
     )
     deploy_joint_low: float | None = percentage()
     deploy_joint_high: float | None = percentage()

@@ -159,3 +159,13 @@ def test_what_fails_inside_is_put_back_too() -> None:
     with pytest.raises(ZeroDivisionError), kept(net, "{}".format):
         fail()
     assert torch.equal(next(net.parameters()), next(network().parameters()))
+
+
+def test_a_class_is_as_before() -> None:
+    class Plain(nn.Linear):
+        pass
+
+    before = set(vars(Plain))
+    with kept(Plain(4, 3), "{}".format):
+        pass
+    assert set(vars(Plain)) == before

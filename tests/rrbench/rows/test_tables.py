@@ -90,7 +90,7 @@ def test_the_results_as_text() -> None:
         "coverage, robust, joint: the threshold is fixed on other, clean inputs, or brought by the rejector.",
         "coverage: accepted.",
         "robust: 100 minus what is accepted and wrong.",
-        "joint: accepted and right when clean; when attacked, still right or rejected.",
+        "joint: accepted and right when clean; not both accepted and wrong when attacked.",
     ]
 
 
