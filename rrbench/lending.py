@@ -52,9 +52,11 @@ class _Slot(NamedTuple):
 
     def put_back(self) -> bool:
         """Tell whether the tensor was changed or replaced, and undo it; a gradient that was left there goes."""
-        is_changed = self.owner.get(self.key) is not self.tensor or not is_same(self.tensor.detach(), self.copy)
-        if is_changed:
+        is_replaced = isinstance(self.owner, dict) and self.owner.get(self.key) is not self.tensor
+        is_changed = is_replaced or not is_same(self.tensor.detach(), self.copy)
+        if is_replaced:  # never of torch.jit's modules, which have no such tables
             self.owner[self.key] = self.tensor
+        if is_changed:
             if _form(self.tensor) == _form(self.copy):
                 self.tensor.data.copy_(self.copy)  # into the same memory, which a twin may share
             else:

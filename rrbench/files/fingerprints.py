@@ -32,8 +32,12 @@ def of_network(network: nn.Module) -> str:
             # What `forward` does and reads besides tensors; names with `_` are PyTorch's own attributes.
             plain = {name: value for name, value in vars(module).items() if not name.startswith("_")}
             digest.update(of_object((type(module), plain)).encode())
-            if isinstance(module, fx.GraphModule):  # its class is a library's, and its code was made from a graph
+            # The classes of these are a library's, and their code was made from a graph.
+            if isinstance(module, fx.GraphModule):
                 digest.update(module.code.encode())
+            elif isinstance(module, torch.jit.ScriptModule) and hasattr(module, "code"):
+                code, constants = module.code_with_constants
+                digest.update(code.encode() + of_object(dict(constants.const_mapping)).encode())
     finally:
         _BEGUN.reset(token)
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from rrbench.compute.eval_mode import mode
 from rrbench.errors import UseError, reason
@@ -18,6 +19,8 @@ def wrap(model: nn.Module) -> "Wrapped":
     """Make a network from a module that takes images in [0, 1] and returns logits, (features, logits) or Outputs."""
     if not isinstance(model, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(model).__name__}")
+    if any(isinstance(weight, UninitializedParameter) for weight in model.parameters()):
+        raise UseError("the network has weights that are not made yet, as LazyLinear's: ask it for an answer first")
     return Wrapped(model)
 
 

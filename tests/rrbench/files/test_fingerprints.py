@@ -1,6 +1,9 @@
 """A hash of a user's own object follows what it does and holds."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, fx, nn
 
@@ -26,6 +29,15 @@ class Scaled(nn.Module):
 
 def test_a_network_of_torch_fx_has_a_hash_that_follows_its_graph_and_weights() -> None:
     one, same, other = (nn.Sequential(fx.symbolic_trace(Scaled(factor))) for factor in (2.0, 2.0, 3.0))
+    assert of_network(one) == of_network(same) != of_network(other)
+    with torch.no_grad():
+        next(same.parameters())[0, 0] = 5
+    assert of_network(one) != of_network(same)
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda network: torch.jit.trace(network.eval(), torch.rand(1, 2))])
+def test_a_network_of_torch_jit_has_a_hash_that_follows_its_code_constants_and_weights(make: Any) -> None:
+    one, same, other = (nn.Sequential(make(Scaled(factor))) for factor in (2.0, 2.0, 3.0))
     assert of_network(one) == of_network(same) != of_network(other)
     with torch.no_grad():
         next(same.parameters())[0, 0] = 5

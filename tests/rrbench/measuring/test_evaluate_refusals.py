@@ -390,3 +390,18 @@ def test_a_row_without_a_threshold_says_why() -> None:
     assert none.note == "no threshold: no clean input is right"
     assert apart.note == "no threshold: no calibration input is right"
     assert pd.isna([none.deploy_joint, apart.deploy_joint]).all()
+
+
+def test_a_network_of_torch_jit_is_measured_as_the_one_it_was_made_of() -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    models = (plain, torch.jit.script(plain), torch.jit.trace(plain, inputs(2)[0]))
+    rows = [measure(model, "confidence", "pgd2", inputs(20), budget="linf:1/50") for model in models]
+    assert len({(row.status, row.acc_all, row.acc_tpr95) for row in rows}) == 1
+
+
+def test_weights_that_are_not_made_yet_are_refused_in_one_line() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(2)).eval()
+    line = refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs(20)))
+    assert line.startswith("the network has weights that are not made yet")
+    network(inputs(2)[0])
+    assert measure(network, "confidence", "clean", inputs(20)).status == "ok"
