@@ -1,13 +1,15 @@
 """A user's own network, data and rejector, simple enough to follow by hand, for the tests of `rrbench.evaluate`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 from torch import Tensor, nn
 
 import rrbench
-from rrbench import Outputs
+from rrbench import Outputs, UseError
 
 SHAPE = (1, 4, 4)
 EPS = 0.02
@@ -58,3 +60,12 @@ def measure(*arguments: Any, **options: Any) -> pd.Series:
     (_, row), *rest = rrbench.evaluate(*arguments, **options).iterrows()
     assert not rest
     return row
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the line with which a call is refused."""
+    with pytest.raises(UseError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) >= 15
+    return str(caught.value)

@@ -17,7 +17,7 @@ from rrbench.protocols import Attack, Outputs, Rejector
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.coupled import Coupled
 from rrbench_baselines.rr import RR
-from wrong_plugins import Sure
+from wrong_rejectors import Sure
 
 
 @dataclass

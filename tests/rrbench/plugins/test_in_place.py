@@ -27,18 +27,16 @@ from rrbench.plugins.registry import table
 from rrbench.protocols import NO_BUDGET, Batch, Budget, DataSource, Split, Victim
 from rrbench.rows.row import ResultRow
 from rrbench_baselines.kd import Kd
-from wrong_plugins import (
+from wrong_attacks import Climbing, Meddling, Unteaching
+from wrong_rejectors import (
     Centred,
-    Climbing,
     Deleting,
     Drifting,
     Keeping,
-    Meddling,
     Relabelling,
     RelabellingFit,
     Replacing,
     Scribbling,
-    Unteaching,
 )
 
 pytestmark = pytest.mark.usefixtures("own_folder")

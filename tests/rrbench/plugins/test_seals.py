@@ -16,7 +16,8 @@ from rrbench.seals import Hidden, sealed
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.kd import Kd
 from rrbench_baselines.rr import RR
-from wrong_plugins import Climbing, Sure
+from wrong_attacks import Climbing
+from wrong_rejectors import Sure
 
 WHY = "X reads features: write needs"
 

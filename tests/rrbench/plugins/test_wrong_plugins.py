@@ -15,13 +15,13 @@ from rrbench.plugins.guards import check_alone
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
 from rrbench.rows.row import ResultRow
-from wrong_plugins import (
+from wrong_attacks import Climbing, Misanswering, Nearest, Peeping
+from wrong_rejectors import (
     Calm,
     CalmAtTau,
     Centred,
     Chancy,
     Clamping,
-    Climbing,
     Crowded,
     Deaf,
     Forgetful,
@@ -30,12 +30,9 @@ from wrong_plugins import (
     Hoarding,
     Imaginary,
     LossOfItsOwn,
-    Misanswering,
     Near,
-    Nearest,
     NearInFit,
     NearInTraining,
-    Peeping,
     Ranked,
     Sure,
     Truthful,

@@ -16,13 +16,13 @@ from rrbench.protocols import Batch, Budget, DataInfo, Draws, Moved, NetworkSour
 from rrbench.testing import Check, attack_checks, framework_checks, network_checks, rejector_checks
 from rrbench_baselines.coupled import Coupled
 from rrbench_baselines.cpr import Cpr
-from wrong_plugins import (
+from wrong_attacks import Climbing, Meddling, Misanswering, Peeping
+from wrong_rejectors import (
     Backwards,
     Calm,
     CalmAtTau,
     Centred,
     Chancy,
-    Climbing,
     Crowded,
     Deaf,
     Forgetful,
@@ -30,12 +30,9 @@ from wrong_plugins import (
     Headless,
     HeadTooWide,
     Leaky,
-    Meddling,
-    Misanswering,
     Near,
     NearInFit,
     NearInTraining,
-    Peeping,
     Ranked,
     Remembering,
     Sure,

@@ -1,0 +1,166 @@
+"""`rrbench.evaluate` with networks and plugins of odd make: what works, what is refused, and what is put back."""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rrbench
+from own_network import Linear, inputs, measure, refusal
+from rrbench import Batch, Budget, Outputs
+from rrbench.protocols import Draws, Moved, Victim
+from rrbench_attacks.pgd import Pgd
+from rrbench_baselines.confidence import Confidence
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+class Fitting(Confidence):
+    """Is fitted, in a way that cannot be stored as it is."""
+
+    how = ""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        mean = clean.logits.mean(0)
+        self.fitted = {"mean": mean.to_sparse() if self.how == "sparse" else mean, "same": mean}
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (outputs.logits - self.fitted["same"]).amax(1)
+
+
+class Threshold(Confidence):
+    """Brings a threshold that is none."""
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), "0.5", True])
+def test_a_threshold_that_is_no_number_is_refused(threshold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Threshold, "own_threshold", threshold)
+    line = refusal(lambda: rrbench.evaluate(Linear(), Threshold(), "clean", inputs(20)))
+    assert line == f"own_threshold of Threshold is {threshold!r}: write float(...), finite, or None"
+
+
+class Learnt(Fitting):
+    """Learns its threshold, and computes a part once for all inputs of a call."""
+
+    @property
+    def own_threshold(self) -> float:  # type: ignore[override] # a class variable in the protocol
+        return float(self.fitted["same"].mean())
+
+    @cached_property
+    def twice(self) -> float:
+        return 2 * self.tau
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return super().certainty(outputs) * self.twice
+
+
+def test_a_threshold_may_be_learnt_and_a_part_computed_once() -> None:
+    assert measure(Linear(), Learnt(), "pgd2", inputs(20), fit_data=inputs(30), budget="linf:1/50").status == "ok"
+
+
+class Building(Linear):
+    """Makes some of its parts when it answers for the first time, and remembers what it saw."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.hooks, self.is_built = how, dict[str, Tensor](), False
+
+    def forward(self, images: Tensor) -> Tensor:
+        answer: Tensor = super().forward(images)
+        if not self.is_built and self.how == "buffer":
+            self.register_buffer("mask", torch.ones(1))
+        elif not self.is_built and self.how == "module":
+            self.last = nn.Identity()
+        elif not self.is_built and self.how == "hook":
+            self.register_forward_hook(lambda *_: None)
+        elif self.how == "dict":
+            self.hooks["answer"] = answer
+        self.is_built = True
+        return answer
+
+
+@pytest.mark.parametrize("how", ["buffer", "module", "hook", "dict"])
+def test_a_network_may_finish_building_itself_at_its_first_answer(how: str) -> None:
+    network = Building(how)
+    rows = [measure(each, "confidence", "pgd2", inputs(20), budget="linf:1/50") for each in (network, Linear())]
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert rows[0].acc_all == rows[1].acc_all
+    assert network.is_built
+
+
+def test_options_for_trained_networks_go_with_a_request_that_has_some() -> None:
+    frame = rrbench.run("confidence", "clean", network=["small-cnn", Digits()], zoo=True, limit=20, device="cpu")
+    assert set(frame.trained_as) == {"pgd-at", "Digits"}
+
+
+class Digits(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :10]
+
+
+def test_what_plugins_set_for_the_whole_process_is_put_back(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def wanders(outputs: Outputs) -> Tensor:
+        os.chdir(elsewhere)
+        torch.set_default_dtype(torch.float64)
+        return outputs.logits.amax(1)
+
+    class Switching(Pgd):
+        def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+            found = super().__call__(victim, batch, budget, draws)
+            torch.set_grad_enabled(mode=False)
+            torch.use_deterministic_algorithms(mode=True)
+            return found
+
+    here = Path.cwd()
+    rrbench.evaluate(Linear(), wanders, Switching(steps=2), inputs(20), budget="linf:1/50", out="mine")
+    assert Path.cwd() == here
+    assert sorted(path.name for path in Path("mine").iterdir()) == sorted(
+        ["attacks", "cells", "clean", "data", "fitted", "locks", "manifest.json", "rows.csv", "scores"]
+    )
+    assert not list(elsewhere.iterdir())
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_fit_may_give_one_tensor_two_names_and_a_sparse_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured() -> Any:
+        return measure(Linear(), Fitting(), "clean", inputs(20), fit_data=inputs(30))
+
+    assert measured().status == "ok"
+    monkeypatch.setattr(Fitting, "how", "sparse")
+    line = refusal(measured)
+    assert line == "fit of Fitting writes a sparse tensor into self.fitted['mean']: write value.to_dense()"
+
+
+def test_a_row_without_a_threshold_says_why() -> None:
+    images, darker = inputs(20)[0], inputs(20)[0] / 2
+    right, other = (Linear()(each).argmax(1) for each in (images, darker))
+    none = measure(Linear(), "confidence", "clean", (images, 1 - right))
+    apart = measure(Linear(), "confidence", "clean", (images, right), calibration_data=(darker, 1 - other))
+    assert none.note == "no threshold: no clean input is right"
+    assert apart.note == "no threshold: no calibration input is right"
+    assert pd.isna([none.deploy_joint, apart.deploy_joint]).all()
+
+
+def test_a_network_of_torch_jit_is_measured_as_the_one_it_was_made_of() -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    models = (plain, torch.jit.script(plain), torch.jit.trace(plain, inputs(2)[0]))
+    rows = [measure(model, "confidence", "pgd2", inputs(20), budget="linf:1/50") for model in models]
+    assert len({(row.status, row.acc_all, row.acc_tpr95) for row in rows}) == 1
+
+
+def test_weights_that_are_not_made_yet_are_refused_in_one_line() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(2)).eval()
+    line = refusal(lambda: rrbench.evaluate(network, "confidence", "clean", inputs(20)))
+    assert line.startswith("the network has weights that are not made yet")
+    network(inputs(2)[0])
+    assert measure(network, "confidence", "clean", inputs(20)).status == "ok"
