@@ -99,8 +99,10 @@ class _Build(NamedTuple):
             changed.append("class")
         for key in _own_methods(self.module) | self.methods:
             if own.get(key) is not self.methods.get(key):
-                own.pop(key, None)
-                own |= {key: self.methods[key]} if key in self.methods else {}
+                if key in self.methods:
+                    own[key] = self.methods[key]
+                else:
+                    del own[key]
                 changed.append(f"method {key!r}")
         for key, before in self.tables.items():
             # The values of tensors are looked at by slots; a table of a module's own parts is compared by identity.
