@@ -30,9 +30,7 @@ class Browser:
             "args": [*FLAGS.split(), f"--user-data-dir={profile}"],
             "binary": shutil.which("chromium"),
         }
-        # On a busy machine a page may be loaded before its script has made the buttons.
-        waits = {"implicit": 10_000}  # milliseconds
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}, "timeouts": waits}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.address += f"/session/{session['sessionId']}"
 
@@ -48,7 +46,19 @@ class Browser:
     def open(self, path: Path, *, width: int) -> None:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
-        self._ask("POST", "/url", {"url": path.resolve().as_uri()})
+        self._load("/url", {"url": path.resolve().as_uri()})
+
+    def reload(self) -> None:
+        self._load("/refresh", {})
+
+    def _load(self, path: str, body: dict[str, Any]) -> None:
+        """Load a page, and wait until its scripts have run: on a busy machine the old page may still be there."""
+        self.run("window.isOld = true")
+        self._ask("POST", path, body)
+        deadline = time.monotonic() + 30
+        while not self.run('return !window.isOld && document.readyState === "complete"'):
+            assert time.monotonic() < deadline, f"{path}: the page did not load in 30 s"
+            time.sleep(0.05)
 
     def colours(self, scheme: str) -> None:
         """Prefer light or dark."""

@@ -83,9 +83,10 @@ def test_a_view_is_in_the_address_and_a_line_leads_to_it(board: Browser) -> None
     board.click('#arena1 tbody:nth-of-type(2) button[data-view="network"]')
     assert board.run(NAMES) == [RANKED[1], BELOW[1]]
     assert board.run("return location.hash") == "#network=small-cnn%2C+pgd-at%2Brr"
-    board.run("location.reload()")
+    board.reload()
     assert board.run(NAMES) == [RANKED[1], BELOW[1]]
-    board.run("location.hash = ''; location.reload()")
+    board.run("location.hash = ''")
+    board.reload()
     assert board.run(NAMES) == [*RANKED, *BELOW]
 
 
