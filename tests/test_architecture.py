@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,28 @@ def test_no_package_imports_a_source_root_or_the_tests(package: str) -> None:
         and (names := {(node.module or "").partition(".")[0], *("." * node.level)} & {*SOURCE_ROOTS, "."})
     }
     assert statements == {}
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    """Return the files of a package by the names under which they are imported."""
+    root = PACKAGES[package].parent
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sources(package)
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_files_import_each_other_in_a_circle(package: str) -> None:
+    modules, arrows = modules_of(package), TopologicalSorter[str]()
+    for name, path in modules.items():
+        for node in named(path):
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+                arrows.add(name, *(each if each in modules else node.module for each in submodules))
+            elif isinstance(node, ast.Import):
+                arrows.add(name, *(alias.name for alias in node.names if alias.name in modules))
+    arrows.prepare()  # raises CycleError, which names the files
 
 
 # A room imports from itself and from the lines before its own. The words have no room; `ascent` is one that computes.

@@ -1,15 +1,12 @@
 """A link: a convolution with the norm and ReLU after it. A residual network is a chain of links.
 
-Here the steps run one after another; `fused_links` does them in one kernel if it can. `links_for` chooses.
+Here the steps run one after another; `fused_links` does them in one kernel if it can. `residual` chooses.
 """
 
-from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-from rrbench.networks.fast import norm_relu as plain
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
@@ -88,19 +85,3 @@ class Links:
     def leave(self, stem: FrozenConvolution, gradient: Tensor) -> Tensor:
         """Return the float32 gradient of the images, given the gradient of the stem's maps."""
         return stem.backward(gradient, gradient.shape[2:])[:, : stem.source.weight.shape[1]].float()
-
-
-def links_for(device: torch.device, dtype: torch.dtype) -> Links:
-    """Return the links that are fastest on a device."""
-    if device.type != "cuda":
-        return Links(plain)
-    # Imported here: PyTorch for CPUs comes without Triton.
-    from rrbench.networks.fast import norm_relu_kernels
-
-    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
-    # Gluon is experimental in Triton; a later version may drop it.
-    if dtype != torch.bfloat16 or not is_hopper or find_spec("triton.experimental.gluon") is None:
-        return Links(norm_relu_kernels)
-    from rrbench.networks.fast.fused_links import FusedLinks
-
-    return FusedLinks()

@@ -9,7 +9,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from torch import Tensor
 from rrbench.compute.turns import TURNS
 from rrbench.errors import first_line
 from rrbench.networks.fast.norm_relu import Seen
-
-if TYPE_CHECKING:
-    from rrbench.networks.fast.residual import FastResidual, Passed
 
 # Of a larger batch the kernels take longer than their launches.
 SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
@@ -29,6 +26,19 @@ PLAIN = 3  # passes of a size before it is recorded: a few are not worth a recor
 APART = 0.01
 
 Work = Callable[[], Tensor]
+Trail = list[Any]  # what a backbone stores on its way forward, for the way back
+
+
+class Backbone(Protocol):
+    """What can be recorded: a way forward from images to features, and the way back."""
+
+    def ascend(self, images: Tensor, trail: Trail | None) -> tuple[Tensor, Seen]:
+        """Return the features, and what the last norm has seen; store the rest in the trail, if given."""
+        ...
+
+    def image_gradient(self, gradient: Tensor, trail: Trail, last: Seen, *, training: bool) -> Tensor:
+        """Return the gradient of the images, given that of the features."""
+        ...
 
 
 class Recording(Protocol):
@@ -76,10 +86,10 @@ class Pass:
     """A recorded pass of one batch size: forward and, if wanted, backward."""
 
     def __init__(
-        self, backbone: "FastResidual", images: Tensor, record: Callable[[Work], Recording], *, has_gradient: bool
+        self, backbone: Backbone, images: Tensor, record: Callable[[Work], Recording], *, has_gradient: bool
     ) -> None:
         self.backbone, self.images = backbone, images
-        self.trail: list[Passed] | None = [] if has_gradient else None
+        self.trail: Trail | None = [] if has_gradient else None
         self.last: Seen | None = None
         self.forward = record(self._ascend)
         if has_gradient:
@@ -100,14 +110,13 @@ class Pass:
 
     def is_sound(self, images: Tensor) -> bool:
         """Tell whether it answers as the plain pass does."""
-        trail: list[Passed] | None = None if self.trail is None else []
+        trail: Trail | None = None if self.trail is None else []
         expected, last = self.backbone.ascend(images, trail)
         if not _is_near(self.ascend(images), expected):
             return False
         if trail is None:
             return True
-        flow = self.backbone.descend(expected, trail, last, training=False)
-        return _is_near(self.descend(expected), self.backbone.links.leave(self.backbone.stem, flow))
+        return _is_near(self.descend(expected), self.backbone.image_gradient(expected, trail, last, training=False))
 
     def _ascend(self) -> Tensor:
         if self.trail is not None:
@@ -118,8 +127,7 @@ class Pass:
     def _descend(self) -> Tensor:
         assert self.trail is not None
         assert self.last is not None
-        flow = self.backbone.descend(self.gradient, self.trail, self.last, training=False)
-        return self.backbone.links.leave(self.backbone.stem, flow)
+        return self.backbone.image_gradient(self.gradient, self.trail, self.last, training=False)
 
 
 def _is_near(found: Tensor, expected: Tensor) -> bool:
@@ -146,7 +154,7 @@ class Turn(NamedTuple):
 class Replayed:
     """The recorded passes of one backbone. Its weights stay where they are, and so does PyTorch's tf32 switch."""
 
-    def __init__(self, backbone: "FastResidual", record: Callable[[Work], Recording] | None = None) -> None:
+    def __init__(self, backbone: Backbone, record: Callable[[Work], Recording] | None = None) -> None:
         self.backbone, self.record = backbone, record
         self.passes: dict[tuple[torch.Size, bool], Pass] = {}
         self.asked: Counter[tuple[torch.Size, bool]] = Counter()

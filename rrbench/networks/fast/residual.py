@@ -8,16 +8,34 @@ are also the gradients of the norm's weights.
 Norms do not count their batches: with a fixed momentum the count is not used.
 """
 
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from rrbench.networks.fast import norm_relu
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution, widen
-from rrbench.networks.fast.links import Side, links_for
+from rrbench.networks.fast.links import Links, Side
 from rrbench.networks.fast.norm_relu import Norm, Seen, Sums
 from rrbench.networks.fast.replayed import Replayed, Turn
+
+
+def links_for(device: torch.device, dtype: torch.dtype) -> Links:
+    """Return the links that are fastest on a device."""
+    if device.type != "cuda":
+        return Links(norm_relu)
+    # Imported here: PyTorch for CPUs comes without Triton.
+    from rrbench.networks.fast import norm_relu_kernels
+
+    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
+    # Gluon is experimental in Triton; a later version may drop it.
+    if dtype != torch.bfloat16 or not is_hopper or find_spec("triton.experimental.gluon") is None:
+        return Links(norm_relu_kernels)
+    from rrbench.networks.fast.fused_links import FusedLinks
+
+    return FusedLinks()
 
 
 class FrozenBlock(NamedTuple):
@@ -96,6 +114,10 @@ class FastResidual(nn.Module):
             )
         return active.float().mean((2, 3)), seen
 
+    def image_gradient(self, gradient: Tensor, trail: list[Passed], last: Seen, *, training: bool) -> Tensor:
+        """Follow the trail back to the images."""
+        return self.links.leave(self.stem, self.descend(gradient, trail, last, training=training))
+
     def descend(
         self, gradient: Tensor, trail: list[Passed], last: Seen, *, training: bool, learned: Gradients | None = None
     ) -> Tensor:
@@ -164,8 +186,7 @@ class _Way(torch.autograd.Function):
             if turn is not None:
                 # Looked up only if needed: PyTorch refuses images that were changed in the meantime.
                 return turn.descend(gradients[0], lambda: ctx.saved_tensors[0]), None
-            flow = backbone.descend(gradients[0], ctx.trail, ctx.last, training=ctx.training)
-            return backbone.links.leave(backbone.stem, flow), None
+            return backbone.image_gradient(gradients[0], ctx.trail, ctx.last, training=ctx.training), None
 
 
 class _Lesson(torch.autograd.Function):

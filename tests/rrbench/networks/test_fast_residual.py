@@ -12,8 +12,8 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.digits import Digits
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast.links import links_for
 from rrbench.networks.fast.norm_relu import Norm, Sums
+from rrbench.networks.fast.residual import links_for
 from rrbench.networks.preact_resnet import ResidualBackbone
 from rrbench.plugins.config import load_preset
 from rrbench.plugins.registry import build, choose

@@ -11,9 +11,9 @@ from rrbench.datasets.cifar import Cifar10
 from rrbench.networks.composed import Composed
 from rrbench.networks.fast import norm_relu
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
-from rrbench.networks.fast.links import Links, Side, links_for
+from rrbench.networks.fast.links import Links, Side
 from rrbench.networks.fast.norm_relu import Norm, Sums
-from rrbench.networks.fast.residual import FastResidual
+from rrbench.networks.fast.residual import FastResidual, links_for
 from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench_baselines.rr import RR
 
