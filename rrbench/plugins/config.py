@@ -59,6 +59,9 @@ class Recipe:
 ADDED: Mapping[str, object] = {"average": 0.0, "drop_factor": 0.1, "optimizer": "sgd"}
 
 
+MOST_RESAMPLES = 100_000  # a row of 10,000 inputs then takes minutes, and its intervals hardly change any more
+
+
 @dataclass(frozen=True)
 class MetricSettings:
     """How rows are computed from scores."""
@@ -67,11 +70,11 @@ class MetricSettings:
     resamples: int  # 0: rows without intervals
 
     def __post_init__(self) -> None:
-        """Refuse an unknown rule and a negative number of draws."""
+        """Refuse an unknown rule, and a number of draws that is negative or would not end."""
         if self.tpr_rule not in typing.get_args(TprRule):
             raise unknown("tpr_rule", self.tpr_rule, typing.get_args(TprRule))
-        if self.resamples < 0:
-            raise UseError(f"resamples must not be negative, as {self.resamples} is")
+        if not 0 <= self.resamples <= MOST_RESAMPLES:
+            raise UseError(f"resamples must be from 0 to {MOST_RESAMPLES}, not {self.resamples}")
 
 
 @dataclass(frozen=True)

@@ -272,5 +272,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_negative_number_of_resamples_is_refused(tmp_path: Path) -> None:
-    assert "resamples must not be negative, as -5 is" in refusal(tmp_path, "[metrics]\nresamples = -5\n")
+    for wrong in (-5, 100_001, 10**8):
+        asked = f"[metrics]\nresamples = {wrong}\n"
+        assert f"resamples must be from 0 to 100000, not {wrong}" in refusal(tmp_path, asked)
     assert write(tmp_path, "[metrics]\nresamples = 0\n").metrics.resamples == 0
