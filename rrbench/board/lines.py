@@ -49,6 +49,18 @@ class Arena(NamedTuple):
         return f"{self.norm}:{radius_text(Fraction(self.eps))}" if self.eps else "not attacked"
 
 
+class Way(NamedTuple):
+    """An attack with its settings: two presets may give one name to two attacks."""
+
+    attack: str
+    preset: str
+
+    @classmethod
+    def of(cls, measured: Measured) -> "Way":
+        """Return the way in which rows were attacked."""
+        return cls(measured.first.attack, measured.first.preset)
+
+
 @dataclass(frozen=True)
 class Line:
     """A victim at one budget."""
@@ -58,6 +70,7 @@ class Line:
     mark: str  # tells its victim from another with the same names
     failed: tuple[ResultRow, ...] = ()  # its cells that could not be measured
     usual: frozenset[str] = frozenset()  # the attacks whose worst most lines of the arena met
+    common: Way | None = None  # the blind attack that most lines of the arena met
 
     @cached_property
     def clean(self) -> Measured | None:
@@ -80,13 +93,16 @@ class Line:
 
     @cached_property
     def blind(self) -> Measured | None:
-        """The blind attack that leaves the least at TPR-95; one that mixes clean images in cannot be compared."""
-        found = [
-            each
+        """What it has under the arena's common blind attack: under another one lines could not be compared."""
+        return next((each for way, each in self.met_blindly() if way == self.common), None)
+
+    def met_blindly(self) -> list[tuple[Way, Measured]]:
+        """Return the blind attacks that it met; one that mixes clean images in cannot be compared."""
+        return [
+            (Way.of(each), each)
             for each in self.measured
             if is_blind(each.first) and not is_mixture(each.first) and each.values("acc_tpr95")
         ]
-        return min(found, key=lambda each: each.mean("acc_tpr95") or 0.0, default=None)
 
     @property
     def first(self) -> ResultRow:
@@ -222,7 +238,17 @@ def _ranked(lines: Sequence[Line]) -> list[Line]:
     members = [set(line.members) for line in lines if line.worst is not None]
     everything = set().union(*members)
     usual = frozenset(each for each in everything if 2 * sum(each in met for met in members) > len(members))
-    return sorted((replace(line, usual=usual) for line in lines), key=lambda line: line.rank_key)
+    common = _common_blind(lines)
+    return sorted((replace(line, usual=usual, common=common) for line in lines), key=lambda line: line.rank_key)
+
+
+def _common_blind(lines: Sequence[Line]) -> Way | None:
+    """Return the blind attack that most lines met; of several the one that leaves the least."""
+    met: dict[Way, list[float]] = {}
+    for line in lines:
+        for way, measured in line.met_blindly():
+            met.setdefault(way, []).append(measured.mean("acc_tpr95") or 0.0)
+    return min(met, key=lambda way: (-len(met[way]), sum(met[way]) / len(met[way]), way), default=None)
 
 
 def _arena_key(arena: Arena, lines: Sequence[Line]) -> tuple[object, ...]:

@@ -285,7 +285,7 @@ def _meanings() -> Safe:
     said |= {
         f"against {NEVER}": f"{LABELS[JOINT]} minus that of {NEVER} under the same worst case, on the same inputs; "
         f"{OWN_ANSWERS} if there is none beside it on this network: minus its own answers, all accepted",
-        "blind": "the attack that leaves the least of those that do not look at the rejector: it flatters",
+        "blind": "the attack that most lines met of those that do not look at the rejector: it may flatter",
         "strip": f"draws {LABELS[JOINT]} under the worst case and its interval; the upright line is {NEVER}",
     }
     listed = [joined([element("dt", name), element("dd", text)]) for name, text in said.items()]

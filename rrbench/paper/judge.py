@@ -6,6 +6,7 @@ Only the difference decides what is within. A footnote says why a cell is out; i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from typing import Any, Literal
 
 from rrbench.numbers import counted
@@ -156,22 +157,25 @@ def _verdict(cell: PaperCell, measured: Filled, notes: Sequence[Footnote], cells
 
 
 def _has_order(cell: PaperCell, own: Filled, note: Footnote, cells: Cells) -> bool:
-    """Tell whether a cell is on the paper's side of all others that the paper puts clearly apart from it.
+    """Tell whether all cells beside this one are in the paper's order, where the paper puts two clearly apart.
 
-    An order that nothing tests is none. A reduced cell and a full one test nothing.
+    An order that tests nothing of this cell is none. A reduced cell and a full one test nothing.
     """
-    assert cell.published is not None
-    assert own.value is not None
-    signs = []
-    for other, measured in cells:
-        if measured.value is None or other.published is None or not _is_beside(cell, other, note):
-            continue
-        if measured.reduced != own.reduced:
-            continue
-        apart = cell.published - other.published
-        if abs(apart) > tolerance(cell):
-            signs.append(apart * (own.value - measured.value))
-    return bool(signs) and all(sign >= 0 for sign in signs)
+    beside = [
+        (other, other.published, measured.value)
+        for other, measured in cells
+        if measured.value is not None
+        and other.published is not None
+        and measured.reduced == own.reduced
+        and _is_beside(cell, other, note)
+    ]
+    tested: set[PaperCell] = set()
+    for (one, theirs, ours), (other, their_other, our_other) in combinations(beside, 2):
+        if abs(theirs - their_other) > tolerance(cell):
+            if (theirs - their_other) * (ours - our_other) < 0:
+                return False
+            tested |= {one, other}
+    return cell in tested
 
 
 def _is_beside(cell: PaperCell, other: PaperCell, note: Footnote) -> bool:

@@ -264,6 +264,24 @@ def test_rows_of_two_presets_are_of_one_victim_and_other_data_are_not(
     assert "Each attack of preset paper" in found[1].opened
 
 
+def test_all_lines_show_the_blind_attack_that_most_of_them_met(
+    make_row: MakeRow, write_rows: Callable[..., Path]
+) -> None:
+    met = [("a", "pgd100", 60.0), ("a", "gama-fw", 50.0), ("b", "pgd100", 58.0), ("c", "gama-fw", 49.0)]
+    met += [("d", "pgd100", 57.0)]
+    rows = [
+        *(make_row(rejector, "worst-case", joint) for rejector, joint in zip("abcd", (46, 45, 44, 43), strict=True)),
+        *(
+            make_row(rejector, attack, 70.0, acc_tpr95=value, acc_tpr95_low=value - 1, acc_tpr95_high=value + 1)
+            for rejector, attack, value in met
+        ),
+    ]
+    shown = [line.fields["TPR-95, blind"].split()[0] for line in lines_of(write_rows(rows))]
+    assert shown == ["60.00", "58.00", "-", "57.00"], (
+        "a's 50.00 is of an attack that b did not meet, and c met no other"
+    )
+
+
 def test_seeds_share_a_line(make_row: MakeRow, write_rows: Callable[..., Path]) -> None:
     rows = [
         make_row(rejector, "worst-case", joint, seed=seed, checkpoint_sha256=str(seed) * 64)

@@ -96,6 +96,8 @@ def column(values: dict[str, float], **words: str) -> dict[str, str]:
 def test_the_papers_order_explains_the_gaussian_rejectors_and_a_broken_one_does_not() -> None:
     assert set(column({"gda": 0.1, "gda*": 0.2, "gmm": 0.3}).values()) == {"explained"}
     assert set(column({"gda": 0.9, "gda*": 0.2, "gmm": 0.3}).values()) == {"unexplained"}
+    # GDA is below both, as in the paper, but these two have changed places.
+    assert set(column({"gda": 0.1, "gda*": 0.3, "gmm": 0.2}).values()) == {"unexplained"}
     assert column({"gda": 0.46, "gda*": 0.2, "gmm": 0.3}) == {
         "gda": "within",
         "gda*": "unexplained",
@@ -112,17 +114,40 @@ def test_an_order_that_nothing_tests_explains_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "footnote"),
+    ("own", "footnote", "verdicts"),
     [
-        (cell("text", dataset="cifar10", attack="autoattack", metric="acc_tpr95"), "autoattack-mixture"),
-        (cell("table4", at="pgd-at", rejector="rr", attack="gama-pgd-100"), "gama-pgd"),
-        (cell("table11", arch="resnet18", rejector="gda*", attack="clean", metric="auc"), "singular-covariance"),
+        # Another version of AutoAttack moves TPR-95 by less than a point.
+        (
+            cell("text", dataset="cifar10", attack="autoattack", metric="acc_tpr95"),
+            "autoattack-mixture",
+            ["unexplained", "unexplained"],
+        ),
+        # The column looks like a weaker attack: ours may be below it for that.
+        (
+            cell("table4", at="pgd-at", rejector="rr", attack="gama-pgd-100"),
+            "gama-pgd",
+            ["explained", "unexplained"],
+        ),
+        (
+            cell("table11", arch="resnet18", rejector="gda*", attack="clean", metric="auc"),
+            "singular-covariance",
+            ["explained", "explained"],
+        ),
     ],
 )
-def test_a_cell_that_cannot_be_compared_carries_its_footnote_and_is_explained(own: PaperCell, footnote: str) -> None:
-    assert footnote in [note.id for note in footnotes(own) if note.explains]
+def test_a_footnote_explains_a_cell_only_on_the_sides_that_its_evidence_does(
+    own: PaperCell, footnote: str, verdicts: list[str]
+) -> None:
+    assert footnote in [note.id for note in footnotes(own)]
     assert own.published is not None
-    assert [verdict(own, own.published * factor).verdict for factor in (0.1, 3)] == ["explained", "explained"]
+    assert [verdict(own, own.published * factor).verdict for factor in (0.1, 3)] == verdicts
+
+
+def test_no_weaker_attack_explains_the_auc_of_kd_which_is_as_low_on_clean_inputs() -> None:
+    at_l2 = {"at": "pgd-at", "attack": "pgd-100x10", "norm": "l2", "eps": "128", "metric": "auc"}
+    below = {name: cell("table2", rejector=name, **at_l2) for name in ("kd", "rr")}
+    found = {name: verdict(own, (own.published or 0) - 0.03).verdict for name, own in below.items()}
+    assert found == {"kd": "unexplained", "rr": "explained"}
 
 
 @pytest.mark.parametrize(
