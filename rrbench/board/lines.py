@@ -15,7 +15,7 @@ from rrbench.report.standings import Measured, is_worst_case
 from rrbench.rows.currency import is_current
 from rrbench.rows.notes import ORACLE, SUPERSEDED, WEAK, is_mixture, members_met
 from rrbench.rows.paired import NEVER, Difference, ScoreFiles, differences
-from rrbench.rows.repeats import gather, names, victim_marks
+from rrbench.rows.repeats import gather, marks_in_all_presets, names
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.sight import attack_text, is_blind
 from rrbench.rows.tables import summed_up
@@ -197,12 +197,11 @@ def find_lines(rows: Sequence[ResultRow]) -> dict[Arena, list[Line]]:
     An attack without a budget is in no line, nor is a cell that failed: it is told to the lines of its victim.
     """
     done = [row for row in rows if row.status == "ok"]
-    # A preset and a precision belong to an attack here, not to the victim.
-    marks = victim_marks(replace(row, preset="", precision="") for row in done)
+    marks = marks_in_all_presets(done)
     victims: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in sorted(done, key=order):
         alike = replace(row, preset="", precision="")
-        victims.setdefault((names(alike), marks[alike], row.data_sha256), []).append(row)
+        victims.setdefault((names(alike), marks[row], row.data_sha256), []).append(row)
     found: list[Line] = []
     for (_, mark, _), own in victims.items():
         clean = [row for row in own if row.attack == "clean"]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
-from rrbench.figures.scored import one_place, preference, provenance_text, victim_label
+from rrbench.figures.scored import Victim, one_place, preference, provenance_text, victim_label, victims_of
 from rrbench.figures.style import NORMS, Look, finish, legend_below, look, panels, styled
 from rrbench.metrics.columns import LABELS
 from rrbench.names import radius_text, unknown
@@ -19,7 +19,6 @@ from rrbench.rows.weak_attacks import with_weak_notes
 
 METRICS = ("acc_all", "acc_tpr95", "deploy_robust")
 WIDE = 16  # largest over smallest radius: above it the axis is logarithmic
-Victim = tuple[str, str]  # trained as, rejector
 
 
 def draw_accuracy_budget(
@@ -40,7 +39,10 @@ def draw_accuracy_budget(
     norms = sorted({norm for norm, _ in curves}, key=lambda norm: norm != "linf")
     victims = list(dict.fromkeys(victim for _, victim in curves))
     used = [row for points in curves.values() for row in points]
-    labels = {victim: _label(victim, used) for victim in victims}
+    labels = {
+        one: _label(one, [row for (_, own), points in curves.items() if own == one for row in points])
+        for one in victims
+    }
     with styled():
         # The legend takes space from the panels.
         columns = 1 if len(metrics) == 1 else 2
@@ -104,23 +106,23 @@ def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[
     name = attack or _most_budgets(attacked)
     if name not in {row.attack for row in attacked}:
         raise unknown("attack in these results:", name, {row.attack for row in attacked})
+    of = victims_of(measured)
     found: dict[tuple[str, Victim], dict[Fraction, ResultRow]] = {}
     for row in attacked:
         if row.attack == name:
-            found.setdefault((row.norm, (row.trained_as, row.rejector)), {}).setdefault(radius(row), row)
+            found.setdefault((row.norm, of[row]), {}).setdefault(radius(row), row)
     for (_, victim), points in found.items():
         for row in measured:
-            if row.attack == "clean" and (row.trained_as, row.rejector) == victim:
+            if row.attack == "clean" and of[row] == victim:
                 points.setdefault(Fraction(0), row)
     ordered = sorted(found.items(), key=lambda item: (item[0][0] != "linf", order(next(iter(item[1].values())))))
     return name, {key: [points[at] for at in sorted(points)] for key, points in ordered}
 
 
 def _label(victim: Victim, rows: Sequence[ResultRow]) -> str:
-    """Name a victim with its clean coverage: rejecting everything would make `robust` 100."""
-    own = [row for row in rows if (row.trained_as, row.rejector) == victim]
-    coverage = next((row.deploy_coverage for row in own if row.attack == "clean"), None)
-    label = victim_label(own[0])
+    """Name a victim, which these rows are of, with its clean coverage: rejecting all would make `robust` 100."""
+    coverage = next((row.deploy_coverage for row in rows if row.attack == "clean"), None)
+    label = victim_label(rows[0], victim.mark)
     return label if coverage is None else f"{label}, clean {LABELS['deploy_coverage']} {coverage:.1f} %"
 
 

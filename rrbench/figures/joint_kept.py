@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rrbench.figures.risk_coverage import at_its_boldest, by_budget
-from rrbench.figures.scored import Scored, provenance_text, victim_label
+from rrbench.figures.scored import Scored, provenance_text, victim_label, victims_of
 from rrbench.figures.style import finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.columns import LABELS
 from rrbench.metrics.deployment import joint_where_kept
@@ -25,7 +25,8 @@ def draw_joint_kept(cells: Sequence[Scored], attack: str | None = None) -> Figur
     """
     groups = {key: group for key, group in by_budget(cells, attack).items() if key}
     used = [cell.row for group in groups.values() for cell in group]
-    victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
+    of = victims_of(used)
+    victims = list(dict.fromkeys(of[row] for row in sorted(used, key=order)))
     with styled():
         figure, axes = panels(1, len(groups), width=3.2, height=2.5 + 0.08 * len(victims))
         lowest, highest = 100.0, 0.0
@@ -34,7 +35,7 @@ def draw_joint_kept(cells: Sequence[Scored], attack: str | None = None) -> Figur
                 joint = joint_where_kept(cell.scores.clean, *at_its_boldest(cell.scores), KEPT)
                 lowest, highest = min(lowest, float(joint.min())), max(highest, float(joint.max()))
                 row = cell.row
-                style = look(victims.index((row.trained_as, row.rejector)))
+                style = look(victims.index(of[row]))
                 panel.plot(
                     100 * KEPT,
                     joint,
@@ -42,7 +43,7 @@ def draw_joint_kept(cells: Sequence[Scored], attack: str | None = None) -> Figur
                     linestyle=style.linestyle,
                     marker=style.marker,
                     markevery=20,
-                    label=victim_label(row),
+                    label=victim_label(row, of[row].mark),
                 )
             attacks = {cell.row.attack for cell in group}
             named = attacks.pop() if len(attacks) == 1 else "the worst attack on each"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rrbench.compute.seeds import derive
-from rrbench.figures.scored import Scored, one_place, preference, provenance_text, victim_label
+from rrbench.figures.scored import Scored, Victim, one_place, preference, provenance_text, victim_label, victims_of
 from rrbench.figures.style import finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.measures import risk_coverage
 from rrbench.metrics.resampling import risk_coverage_band
@@ -46,7 +46,8 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
     """
     groups = by_budget(cells, attack)
     used = [cell.row for group in groups.values() for cell in group]
-    victims = list(dict.fromkeys((row.trained_as, row.rejector) for row in sorted(used, key=order)))
+    of = victims_of(used)
+    victims = list(dict.fromkeys(of[row] for row in sorted(used, key=order)))
     # Then titles name the attack, and all panels share one legend.
     is_one = all(len({cell.row.attack for cell in group}) == 1 for group in groups.values())
     with styled():
@@ -63,8 +64,8 @@ def draw_risk_coverage(cells: Sequence[Scored], attack: str | None = None) -> Fi
             budget = budget_text(group[0].row)
             for curve in curves:
                 row = curve.row
-                label = victim_label(row) + (f": {row.attack}" if budget and not is_one else "")
-                _draw_curve(panel, curve, victims.index((row.trained_as, row.rejector)), label)
+                label = victim_label(row, of[row].mark) + (f": {row.attack}" if budget and not is_one else "")
+                _draw_curve(panel, curve, victims.index(of[row]), label)
             title = f"{typeset(budget)}, {group[0].row.attack}" if budget and is_one else typeset(budget) or "clean"
             highest = max(float(part.max()) for curve in curves for part in (_shown(curve)[1], curve.high))
             panel.set(xlim=(0, 102), ylim=(0, max(105 * highest, 1)), title=title)
@@ -92,19 +93,20 @@ def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, l
         for cell in cells
         if cell.row.attack == "clean" or (cell.row.eps and (not names or cell.row.attack in names))
     ]
-    attacked = {(cell.row.trained_as, cell.row.rejector) for cell in fitting if cell.row.eps}
-    fitting = [cell for cell in fitting if not attacked or (cell.row.trained_as, cell.row.rejector) in attacked]
+    of = victims_of(cell.row for cell in cells)
+    attacked = {of[cell.row] for cell in fitting if cell.row.eps}
+    fitting = [cell for cell in fitting if not attacked or of[cell.row] in attacked]
     known = {cell.row.attack for cell in cells if cell.row.eps}
     for name in names:
         if name not in known:
             raise unknown("attack in these results:", name, known)
-    once: dict[tuple[str, ...], Scored] = {}
+    once: dict[tuple[str, str, Victim, str], Scored] = {}
     for cell in sorted(fitting, key=lambda cell: preference(cell.row)):
         row = cell.row
-        once.setdefault((row.norm, row.eps, row.trained_as, row.rejector, row.attack), cell)
-    worst: dict[tuple[str, ...], Scored] = {}
+        once.setdefault((row.norm, row.eps, of[row], row.attack), cell)
+    worst: dict[tuple[object, ...], Scored] = {}
     for key, cell in sorted(once.items(), key=lambda item: -(item[1].row.aurc or 0)):
-        worst.setdefault(key if is_several else key[:4], cell)
+        worst.setdefault(key if is_several else key[:3], cell)
 
     def place(cell: Scored) -> tuple[object, ...]:
         row = cell.row

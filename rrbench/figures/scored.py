@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from rrbench.rows.currency import is_current
 from rrbench.rows.notes import is_oracle
 from rrbench.rows.published import check_scores
 from rrbench.rows.record import CellRecord
+from rrbench.rows.repeats import data_marks, marks_in_all_presets
 from rrbench.rows.row import ResultRow, order
 from rrbench.rows.scores import Scores, read_images, read_scores
 
@@ -87,16 +88,33 @@ def preference(row: ResultRow) -> tuple[object, ...]:
 
 def one_place(rows: Iterable[ResultRow]) -> tuple[str, str]:
     """Return the data set and network that all rows share; curves of different ones cannot be compared."""
+    rows = list(rows)
     places = sorted({(row.dataset, row.network) for row in rows})
     if len(places) != 1:
         there = " or ".join(f"--dataset {dataset} --network {network}" for dataset, network in places)
         raise UseError(f"rows of several networks or data sets; choose {there}" if places else "no measured rows")
+    if any(data_marks(rows).values()):
+        raise UseError(f"rows on different test inputs, all called {places[0][0]}; measure each in a folder of its own")
     return places[0]
 
 
-def victim_label(row: ResultRow) -> str:
+class Victim(NamedTuple):
+    """Names a curve: two networks or rejectors may share their names, so a mark tells them apart."""
+
+    trained_as: str
+    rejector: str
+    mark: str
+
+
+def victims_of(rows: Iterable[ResultRow]) -> dict[ResultRow, Victim]:
+    """Return the victim of each row."""
+    return {row: Victim(row.trained_as, row.rejector, mark) for row, mark in marks_in_all_presets(rows).items()}
+
+
+def victim_label(row: ResultRow, mark: str = "") -> str:
     """Name a rejector and its checkpoint; an oracle is marked, as it is no defence."""
-    return f"{row.rejector} ({row.trained_as})" + (", oracle" if is_oracle(row) else "")
+    own = ", ".join(filter(None, (row.trained_as, mark)))
+    return f"{row.rejector} ({own})" + (", oracle" if is_oracle(row) else "")
 
 
 def provenance_text(rows: Sequence[ResultRow], *, with_n: bool = True) -> str:

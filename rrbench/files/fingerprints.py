@@ -13,7 +13,10 @@ from torch import Tensor, fx, nn
 
 LENGTH = 16  # digits of a hash in a row
 DEPTH = 12  # levels of nested objects that are hashed
-LIBRARIES = ("torch", "numpy", "builtins", "abc", "rrbench.", "math", "typing", "functools", "collections")
+# Packages whose functions and classes are told by their names.
+LIBRARIES = frozenset(
+    ["torch", "torchvision", "numpy", "builtins", "abc", "rrbench", "math", "typing", "functools", "collections"]
+)
 
 
 # The networks that are being hashed: one of torch.fx holds a graph, which holds the network.
@@ -82,13 +85,16 @@ def _inside(thing: object) -> Iterator[object]:
         yield from (of_network(thing), type(thing))
     elif isinstance(thing, types.CodeType):
         yield from (thing.co_code, thing.co_names, thing.co_consts)
+    elif isinstance(thing, types.FunctionType) and _is_library(thing.__globals__.get("__name__")):
+        yield f"{thing.__module__}.{thing.__qualname__}"
+        yield from (cell.cell_contents for cell in thing.__closure__ or ())  # it may hold a user's function
     elif isinstance(thing, types.FunctionType):
         yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
         yield from (cell.cell_contents for cell in thing.__closure__ or ())
         names = set(_names(thing.__code__))
         for value in (thing.__globals__.get(name) for name in sorted(names)):
             if isinstance(value, types.ModuleType):
-                is_own = not value.__name__.startswith(LIBRARIES)
+                is_own = not _is_library(value.__name__)
                 yield from (getattr(value, name, None) for name in sorted(names) if is_own)
             else:
                 yield value
@@ -103,15 +109,19 @@ def _inside(thing: object) -> Iterator[object]:
     elif isinstance(thing, Mapping):
         yield from (part for item in thing.items() for part in item)
     elif isinstance(thing, tuple | list | set | frozenset):
-        yield from sorted(thing, key=repr) if isinstance(thing, set | frozenset) else thing
+        yield from sorted(thing, key=lambda part: _plain(repr(part))) if isinstance(thing, set | frozenset) else thing
     elif isinstance(thing, type):
         yield f"{thing.__module__}.{thing.__qualname__}"
-        if not thing.__module__.startswith(LIBRARIES):
+        if not _is_library(thing.__module__):
             yield from (value for name, value in sorted(vars(thing).items()) if _is_code(name, value))
             yield from thing.__bases__
     else:
         yield from (type(thing), _plain(repr(thing)))
         yield from vars(thing).values() if hasattr(thing, "__dict__") else ()
+
+
+def _is_library(module: str | None) -> bool:
+    return str(module).partition(".")[0] in LIBRARIES
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -9,6 +9,7 @@ from rrbench.errors import UseError
 from rrbench.figures.scored import Scored
 from rrbench.measuring.store import Store
 from rrbench.rows.currency import noted
+from rrbench.rows.repeats import data_marks
 from rrbench.rows.row import ResultRow, check_numbers, order, read_rows
 from rrbench.rows.weak_attacks import with_weak_notes
 
@@ -21,9 +22,11 @@ class Setting(NamedTuple):
     preset: str
     n: int | None
     precision: str
+    data: str  # the hash of the test inputs, where others of this name and number were measured
 
     def __str__(self) -> str:
-        return f"{self.dataset}, {self.network}, preset {self.preset}, {self.n} test inputs, {self.precision}"
+        inputs = f"{self.n} test inputs{f' (data {self.data})' if self.data else ''}"
+        return f"{self.dataset}, {self.network}, preset {self.preset}, {inputs}, {self.precision}"
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,10 @@ class Results:
     def settings(self) -> dict[Setting, list[ResultRow]]:
         """Return the measured rows of each setting."""
         groups: dict[Setting, list[ResultRow]] = {}
-        for row in self.measured:
-            groups.setdefault(setting_of(row), []).append(row)
+        for row, data in data_marks(self.measured).items():
+            setting = Setting(row.dataset, row.network, row.preset, row.n, row.precision, data)
+            groups.setdefault(setting, []).append(row)
         return groups
-
-
-def setting_of(row: ResultRow) -> Setting:
-    """Return the setting a row was measured in."""
-    return Setting(row.dataset, row.network, row.preset, row.n, row.precision)
 
 
 def read_results(source: Path) -> Results:

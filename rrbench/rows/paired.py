@@ -184,8 +184,8 @@ def difference_text(found: Sequence[Difference], metric: str) -> str:
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
-    """Find the reference under the same attack, if possible with the row's inputs, framework, checkpoint, precision."""
-    same = ("dataset", "network", "attack", "norm", "eps", "seed", "preset", "n")
+    """Find the reference on the same inputs under the same attack, if possible of its framework and checkpoint."""
+    same = ("dataset", "data_sha256", "network", "attack", "norm", "eps", "seed", "preset", "n")
     found = [
         other
         for other in rows
@@ -193,7 +193,7 @@ def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> Res
         and other.status == "ok"
         and all(getattr(row, name) == getattr(other, name) for name in same)
     ]
-    for name in ("data_sha256", "framework", "checkpoint_sha256", "precision"):
+    for name in ("framework", "checkpoint_sha256", "precision"):
         nearer = [other for other in found if getattr(other, name) == getattr(row, name)]
         found = nearer or found
     found = [other for other in found if is_current(other)] or found

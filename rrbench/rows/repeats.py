@@ -5,6 +5,7 @@ Two networks, two rejectors of one name, an edited plugin: their rows look alike
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rrbench.rows.row import ResultRow, revisions_of, stated
@@ -42,17 +43,37 @@ def victim_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
     return marks
 
 
-def row_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
-    """Return for each row a mark that tells it from others with the same names and attack that do not repeat it."""
+def marks_in_all_presets(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
+    """Return marks as `victim_marks` does, where a preset and a precision belong to the attack, not to the victim."""
+    alike = {row: replace(row, preset="", precision="") for row in rows}
+    marks = victim_marks(alike.values())
+    return {row: marks[one] for row, one in alike.items()}
+
+
+def data_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
+    """Return for each row the hash of its test inputs where others of that name and number have another; else ""."""
+    hashes: dict[tuple[str, int | None], set[str]] = {}
     rows = list(rows)
-    victims = victim_marks(rows)
+    for row in rows:
+        hashes.setdefault((row.dataset, row.n), set()).add(row.data_sha256)
+    return {row: row.data_sha256[:SHOWN] if len(hashes[row.dataset, row.n] - {""}) > 1 else "" for row in rows}
+
+
+def row_marks(rows: Iterable[ResultRow]) -> dict[ResultRow, str]:
+    """Return for each row a mark that tells it from others with the same names and attack that do not repeat it.
+
+    Rows on other test inputs than the rest are marked, too, whatever their names.
+    """
+    rows = list(rows)
+    victims, data = victim_marks(rows), data_marks(rows)
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in rows:
         groups.setdefault((names(row), victims[row], row.attack, row.norm, row.eps), []).append(row)
     attacks: dict[ResultRow, str] = {}
     for group in groups.values():
         attacks |= _marks([(row, _attack(row)) for row in group])
-    return {row: ", ".join(filter(None, (victims[row], attacks[row]))) for row in rows}
+    others = {row: f"data {data[row]}" if data[row] and "data " not in victims[row] else "" for row in rows}
+    return {row: ", ".join(filter(None, (others[row], victims[row], attacks[row]))) for row in rows}
 
 
 def _has_rivals(group: Sequence[ResultRow]) -> bool:

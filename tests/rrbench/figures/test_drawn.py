@@ -28,7 +28,7 @@ from rrbench.figures.risk_coverage import (
     curve_of,
     draw_risk_coverage,
 )
-from rrbench.figures.scored import Scored, victim_label
+from rrbench.figures.scored import Scored, Victim, victim_label
 from rrbench.figures.style import finish, look, panels, save, styled, typeset
 from rrbench.figures.temperature import sweep
 from rrbench.metrics.measures import risk_coverage
@@ -196,11 +196,40 @@ def test_the_band_holds_the_curve_nearly_everywhere(cells: list[Scored]) -> None
     assert ((curve.low <= at + 1e-12) & (at <= curve.high + 1e-12)).mean() > 0.9
 
 
+def retrained(cells: list[Scored]) -> list[Scored]:
+    """Return cells of other networks with the same names."""
+    rows = [dataclasses.replace(cell.row, checkpoint_sha256="e" * 64) for cell in cells]
+    return [
+        dataclasses.replace(cell, record=dataclasses.replace(cell.record, row=row))
+        for cell, row in zip(cells, rows, strict=True)
+    ]
+
+
+def test_two_networks_of_one_name_have_a_curve_each(cells: list[Scored]) -> None:
+    own = [cell for cell in cells if cell.row.rejector == "rr"]
+    both = [*own, *retrained(own)]
+    mark = own[0].row.checkpoint_sha256[:8]
+    (panel,) = [one for one in draw_risk_coverage(both, "pgd10").axes if "3/20" in one.get_title()]
+    expected = {f"rr (pgd-at+rr, checkpoint {each})" for each in (mark, "eeeeeeee")}
+    assert {str(each.get_label()) for each in panel.lines} & expected == expected
+    _, curves = by_victim([cell.row for cell in both], "pgd10")
+    assert {victim.mark for _, victim in curves} == {f"checkpoint {mark}", "checkpoint eeeeeeee"}
+    for (_, victim), points in curves.items():
+        assert {f"checkpoint {row.checkpoint_sha256[:8]}" for row in points} == {victim.mark}
+
+
+def test_curves_on_other_inputs_are_refused(cells: list[Scored]) -> None:
+    rows = [cell.row for cell in cells]
+    with pytest.raises(UseError, match="rows on different test inputs, all called digits"):
+        by_victim([*rows[1:], dataclasses.replace(rows[0], data_sha256="f" * 64)], "pgd10")
+
+
 def test_accuracy_against_budget_shows_the_rows_of_one_attack(drawn: dict[str, Figure], folder: Path) -> None:
     rows = read_rows(folder)
     name, curves = by_victim(rows, None)
     assert name in ("pgd10", "pgd3")
-    assert {victim for _, victim in curves} == {("pgd-at", "confidence"), ("pgd-at+ebd", "ebd"), ("pgd-at+rr", "rr")}
+    named = [("pgd-at", "confidence"), ("pgd-at+ebd", "ebd"), ("pgd-at+rr", "rr")]
+    assert {victim for _, victim in curves} == {Victim(*names, "") for names in named}
     (item,) = [one for one in drawn["accuracy-budget"].axes[1].lines if str(one.get_label()).startswith("rr ")]
     assert np.asarray(item.get_xdata()) == pytest.approx([0, 1 / 20, 3 / 20])
     for eps, value in zip(("", "1/20", "3/20"), np.asarray(item.get_ydata()), strict=True):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.utils import checkpoint as checkpoints
+from torch.utils.checkpoint import checkpoint
 
 from rrbench.files.fingerprints import of_network, of_object
 
@@ -42,6 +44,32 @@ def test_a_network_of_torch_jit_has_a_hash_that_follows_its_code_constants_and_w
     with torch.no_grad():
         next(same.parameters())[0, 0] = 5
     assert of_network(one) != of_network(same)
+
+
+def own_function(images: Tensor) -> Tensor:
+    found: Tensor = checkpoint(torch.relu, images, use_reentrant=False)
+    return found
+
+
+def test_a_library_s_function_is_told_by_its_name_and_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its globals hold what differs from process to process."""
+    before = of_object(own_function)
+    monkeypatch.setattr(checkpoints, "get_device_states", object())
+    monkeypatch.setattr(checkpoints, "_allowed_determinism_checks_to_fns", {object: {object(), object()}})
+    assert of_object(own_function) == before
+    one, same, other = (torch.vmap(function) for function in (torch.sin, torch.sin, torch.cos))
+    assert of_object(one) == of_object(same) != of_object(other)
+    twice, thrice = (torch.vmap(lambda value, by=by: by * value) for by in (2, 3))
+    assert of_object(twice) != of_object(thrice)
+
+
+def test_a_class_of_a_module_whose_name_begins_like_a_library_s_counts_by_its_code() -> None:
+    made = []
+    for factor in (2, 3):
+        space = {"__name__": "torch_models"}
+        exec(f"class Model:\n    def answer(self):\n        return {factor}", space)
+        made.append(of_object(space["Model"]))
+    assert made[0] != made[1]
 
 
 def test_a_network_that_leads_back_to_itself_has_a_hash() -> None:

@@ -53,6 +53,18 @@ def test_a_figure_that_one_radius_cannot_fill_is_left_out() -> None:
     ]  # fmt: skip
 
 
+def test_rejectors_that_were_measured_on_other_inputs_are_not_compared() -> None:
+    rows = [row("a", "pgd10", 80.0, data_sha256="d" * 64), row("b", "pgd10", 90.0, data_sha256="f" * 64)]
+    settings = Results(Path("runs"), rows).settings()
+    assert [str(one).split(", ")[3] for one in settings] == [
+        "400 test inputs (data dddddddd)",
+        "400 test inputs (data ffffffff)",
+    ]
+    assert list(settings.values()) == [rows[:1], rows[1:]]
+    alike = Results(Path("runs"), [rows[0], dataclasses.replace(rows[1], data_sha256="d" * 64)]).settings()
+    assert [str(one).split(", ")[3] for one in alike] == ["400 test inputs"]
+
+
 def test_a_change_is_magnified_around_grey() -> None:
     change = np.array([[[0.0, 8 / 255], [-4 / 255, 2 / 255]]])
     image, times = magnified(change)

@@ -183,6 +183,7 @@ def test_of_two_references_on_as_many_inputs_the_one_on_the_same_inputs_counts()
     own = dataclasses.replace(tenth, rejector="rr")
     for rows in ([first, tenth], [tenth, first]):
         assert reference_of(own, rows, "confidence") == tenth
+    assert reference_of(own, [first], "confidence") is None, "a difference between other inputs is none of rejectors"
 
 
 @pytest.mark.parametrize(

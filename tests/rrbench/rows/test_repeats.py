@@ -94,6 +94,15 @@ def test_a_pivot_sums_up_the_seeds_of_one_training_and_no_others() -> None:
     assert "80.50 \u00b1 0.71" in pivot_table([row(0), row(1)], "attack", "acc_tpr95", "csv")
 
 
+def test_rows_on_other_inputs_of_the_same_name_and_number_are_marked_whatever_their_rejector() -> None:
+    rows = [row(), row(rejector="energy", data_sha256="f" * 64)]
+    assert list(row_marks(rows).values()) == ["data dddddddd", "data ffffffff"]
+    assert "data dddddddd" in pivot_table(rows, "attack", "acc_tpr95", "csv")
+    # A part of the inputs has another number of them, which every table shows; an older row has no hash.
+    for other in ({"n": 100, "data_sha256": "f" * 64}, {"data_sha256": ""}):
+        assert set(row_marks([row(), row(rejector="energy", **other)]).values()) == {""}
+
+
 def test_the_clean_row_of_the_same_network_stands_beside_the_attack() -> None:
     rows = []
     for network, coverage in (("a", 95.0), ("b", 50.0)):
