@@ -102,7 +102,7 @@ def run(
     show_rows(rows, out, None if paper is None else _filled(paper, dataset, network, preset, out))
     if is_first and rows:  # a run that stopped early may have none
         report = job.materials.report
-        for line in (*how_to_type(), *what_next(out)):
+        for line in (*how_to_type(), *what_next(out, is_usual=dataset is None and network is None)):
             report.line(line)
 
 
@@ -134,15 +134,18 @@ def how_to_type() -> list[str]:
     return [f"to type rrbench: {shlex.quote(sys.executable)} -m rrbench"]
 
 
-def what_next(out: Path) -> list[str]:
-    """Suggest commands after the first run in a work folder."""
+def what_next(out: Path, *, is_usual: bool = True) -> list[str]:
+    """Suggest commands after the first run in a work folder; those for the usual data set only if it was measured."""
     folder = shlex.quote(str(out))
+    others = [
+        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; takes minutes",
+        "  rrbench eval my_model.py:build --weights w.safetensors --data images.npz   # a model of your own",
+    ]
     return [
         "what to try next:",
         f"  rrbench report {folder} --out report.html   # one page: ranking, plots, attacked images",
         f"  rrbench verify {folder}                     # recomputes every number from what is stored",
-        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; takes minutes",
-        "  rrbench eval my_model.py:build --weights w.safetensors --data images.npz   # a model of your own",
+        *(others if is_usual else []),
     ]
 
 

@@ -52,6 +52,7 @@ from rrbench.rows.scores import Scores, where_wrong
 
 KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
+CLAIMED = 0.01  # share of the inputs: a few answers at the border turn with the batch that they are judged in
 LARGE = Fraction(1, 2)  # in linf: from this budget on an attack can make every image grey
 SLACK = 1e-6  # how far rounding may carry an image out of its budget
 
@@ -77,6 +78,10 @@ def find_notes(
         found.append(f"{100 * attacked.vanished:.0f}{notes.FLAT}")
     labels = measured.test().labels
     is_right = attacked.outputs.logits.argmax(1) == labels
+    if attacked.reached is not None:
+        untrue = int((attacked.reached & is_right).sum())
+        if untrue > CLAIMED * len(labels):
+            found.append(f"{untrue} inputs that the attack says to have fooled are answered right")
     if attack.needs_budget and budget.radius and not attack.is_mixture:
         still = float((attacked.is_still & is_right).double().mean())
         if still > STILL:

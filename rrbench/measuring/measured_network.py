@@ -34,6 +34,8 @@ from rrbench.protocols import (
     Victim,
 )
 
+TRAINING = "fit_data, or x_train and y_train in the .npz"  # how a user gives training data
+
 
 @dataclass
 class MeasuredNetwork:
@@ -120,11 +122,11 @@ class MeasuredNetwork:
         train = self.batch("train") if rejector.has_fit() or needs_scale else None
         if needs_scale and train is None and not rejector.is_probability:
             raise CellError(
-                f"an adaptive attack on {rejector} needs training data (fit_data): its certainty has no scale"
+                f"an adaptive attack on {rejector} needs training data ({TRAINING}): its certainty has no scale"
             )
         if rejector.has_fit() and not rejector.fitted:
             if train is None:
-                raise CellError(f"{rejector} must be fitted: give training data (fit_data)")
+                raise CellError(f"{rejector} must be fitted: give training data ({TRAINING})")
             rejector = fit(rejector, self.outputs("train"), train.labels)
         check_alone(rejector, self.outputs("test"), self.test().labels)
         return Victim(self.network, rejector, self.calibrate(rejector, train if needs_scale else None))

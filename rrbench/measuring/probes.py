@@ -27,6 +27,7 @@ NEAR = 0.01  # CHANGE and LONGEST of a certainty: its inputs are exact, and long
 WRONG = 0.5  # of the change: an error above it is wrong; the median of every shipped network is below 0.15
 FLAT = 0.9  # share of inputs with a gradient of zero
 OVERLAP = 0.01  # share of the measured inputs; many data sets hold a few images twice
+ENOUGH = 20  # inputs that fix a threshold: of fewer, 95 % of the right ones are all of them
 
 UNSTEADY = {
     "random": "the network is random: two passes over the same inputs differ",
@@ -96,13 +97,17 @@ def _differentiated(look: Callable[[], list[Doubt]]) -> list[Doubt]:
 
 
 def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
-    """Return a doubt if inputs that fix the threshold are said to be kept apart, but are also measured."""
-    if apart is None or apart.images.shape[1:] != test.images.shape[1:]:
+    """Return doubts if inputs that fix the threshold are few, or are said to be kept apart, but are also measured."""
+    if apart is None:
         return []
-    count = int(torch.isin(_hashes(test.images), _hashes(apart.images)).sum())
-    if count <= OVERLAP * test.size:
-        return []
-    return [Doubt(f"the threshold was fixed on {count} of the inputs that it is measured on")]
+    found = []
+    if apart.size < ENOUGH:
+        found.append(Doubt(f"the threshold was fixed on {apart.size} inputs alone: too few to know what it keeps"))
+    if apart.images.shape[1:] == test.images.shape[1:]:
+        count = int(torch.isin(_hashes(test.images), _hashes(apart.images)).sum())
+        if count > OVERLAP * test.size:
+            found.append(Doubt(f"the threshold was fixed on {count} of the inputs that it is measured on"))
+    return found
 
 
 def are_probabilities(logits: Tensor) -> bool:

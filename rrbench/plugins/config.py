@@ -4,6 +4,7 @@ A preset holds values only; no code asks which preset is used. A file may extend
 """
 
 import dataclasses
+import json
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from rrbench.errors import UseError
 from rrbench.files.disk import parse_toml
 from rrbench.metrics.columns import TprRule
-from rrbench.names import NORMS, convert, unknown
+from rrbench.names import NORMS, convert, show, unknown
 
 KINDS = ("rejector", "attack", "framework")
 PLAIN = frozenset({"extends", "about"})  # keys of a file outside its tables
@@ -59,6 +60,7 @@ class Recipe:
 ADDED: Mapping[str, object] = {"average": 0.0, "drop_factor": 0.1, "optimizer": "sgd"}
 
 
+FEWEST_RESAMPLES = 20  # the ends of a 95 % interval are then its smallest and largest draws
 MOST_RESAMPLES = 100_000  # a row of 10,000 inputs then takes minutes, and its intervals hardly change any more
 
 
@@ -70,11 +72,11 @@ class MetricSettings:
     resamples: int  # 0: rows without intervals
 
     def __post_init__(self) -> None:
-        """Refuse an unknown rule, and a number of draws that is negative or would not end."""
+        """Refuse an unknown rule, and a number of draws that gives no interval or would not end."""
         if self.tpr_rule not in typing.get_args(TprRule):
             raise unknown("tpr_rule", self.tpr_rule, typing.get_args(TprRule))
-        if not 0 <= self.resamples <= MOST_RESAMPLES:
-            raise UseError(f"resamples must be from 0 to {MOST_RESAMPLES}, not {self.resamples}")
+        if self.resamples and not FEWEST_RESAMPLES <= self.resamples <= MOST_RESAMPLES:
+            raise UseError(f"resamples must be 0, or from {FEWEST_RESAMPLES} to {MOST_RESAMPLES}, not {self.resamples}")
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,9 @@ def _section(kind: type[Section], values: Mapping[str, object], where: str) -> S
     missing = [key for key in hints if key not in values]
     if missing:
         raise UseError(f"[{where}] lacks {', '.join(missing)}")
+    for key, value in values.items():
+        if hints[key] == tuple[str, ...] and not isinstance(value, list | tuple):
+            raise UseError(f"[{where}] {key} must be a list, such as {key} = [{json.dumps(show(value))}]")
     converted = {key: convert(value, hints[key], f"[{where}] {key}") for key, value in values.items()}
     return kind(**typing.cast(Any, converted))
 
@@ -192,6 +197,7 @@ def _checked(preset: str, values: Mapping[str, Any]) -> Config:
     _section(MetricSettings, values.get("metrics", {}), "metrics")
     for name in values.get("dataset", {}):
         config.recipe(name)
+        config.dataset(name)
         for norm in NORMS:
             config.step(name, norm)
     return config

@@ -36,6 +36,13 @@ def test_a_network_that_was_trained_here_is_not_called_shipped(command: Any, ben
     assert "what to try next:" in said.err
 
 
+def test_no_command_for_other_data_than_those_that_were_measured_is_suggested(command: Any, own_folder: Path) -> None:
+    said = command("run", "--dataset", "digits", "--rejectors", "rr", "--limit", 8, "--attacks", "clean")
+    shown = lines(said.err)[-3:]
+    assert shown == what_next(Path("runs"), is_usual=False)
+    assert [line.split()[1] for line in shown[1:]] == ["report", "verify"]
+
+
 def test_what_is_suggested_can_be_typed(command: Any, own_folder: Path) -> None:
     suggested = [shlex.split(line, comments=True)[1:] for line in what_next(Path("my runs"))[1:]]
     assert [words[0] for words in suggested] == ["report", "verify", "run", "eval"]

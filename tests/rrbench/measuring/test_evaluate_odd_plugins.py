@@ -63,6 +63,20 @@ def test_a_threshold_may_be_learnt_and_a_part_computed_once() -> None:
     assert measure(Linear(), Learnt(), "pgd2", inputs(20), fit_data=inputs(30), budget="linf:1/50").status == "ok"
 
 
+class Boasting(Pgd):
+    """Searches for the smallest push, and says that it fooled every input."""
+
+    needs_budget, norms = False, frozenset({"l2"})
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        return Moved(batch.images, None, torch.ones_like(batch.labels, dtype=torch.bool))
+
+
+def test_inputs_that_an_attack_only_says_to_have_fooled_are_counted() -> None:
+    row = measure(Linear(), "confidence", Boasting(1), inputs(200))
+    assert f"{2 * row.acc_all:.0f} inputs that the attack says to have fooled are answered right" in row.note
+
+
 class Building(Linear):
     """Makes some of its parts when it answers for the first time, and remembers what it saw."""
 

@@ -212,6 +212,12 @@ def test_a_threshold_fixed_on_what_is_measured_is_noted() -> None:
     assert note(Linear(), "confidence", "clean", calibration_data=shared) == ""
 
 
+def test_a_threshold_from_a_handful_of_inputs_is_noted() -> None:
+    text = "the threshold was fixed on 19 inputs alone: too few to know what it keeps"
+    for size, noted in ((19, text), (20, "")):
+        assert note(Linear(), "confidence", "clean", calibration_data=inputs(size, seed=3)) == noted
+
+
 # The error of a gradient, by hand.
 
 

@@ -271,8 +271,14 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         load_file(tmp_path / "binary.toml", "quick")
 
 
-def test_a_negative_number_of_resamples_is_refused(tmp_path: Path) -> None:
-    for wrong in (-5, 100_001, 10**8):
+@pytest.mark.parametrize(("where", "key"), [("dataset.digits", "budgets"), ("run", "attacks"), ("run", "rejectors")])
+def test_a_text_in_place_of_a_list_is_refused_and_the_list_shown(tmp_path: Path, where: str, key: str) -> None:
+    said = refusal(tmp_path, f'[{where}]\n{key} = "linf:1/20"\n')
+    assert said == f'[{where}] {key} must be a list, such as {key} = ["linf:1/20"]'
+
+
+def test_a_number_of_resamples_that_gives_no_interval_or_no_end_is_refused(tmp_path: Path) -> None:
+    for wrong in (-5, 1, 19, 100_001, 10**8):
         asked = f"[metrics]\nresamples = {wrong}\n"
-        assert f"resamples must be from 0 to 100000, not {wrong}" in refusal(tmp_path, asked)
+        assert f"resamples must be 0, or from 20 to 100000, not {wrong}" in refusal(tmp_path, asked)
     assert write(tmp_path, "[metrics]\nresamples = 0\n").metrics.resamples == 0
