@@ -59,7 +59,6 @@ class Recipe:
 # The keys of a recipe that came after checkpoints were published, with the values that those checkpoints have.
 ADDED: Mapping[str, object] = {"average": 0.0, "drop_factor": 0.1, "optimizer": "sgd"}
 
-
 FEWEST_RESAMPLES = 20  # the ends of a 95 % interval are then its smallest and largest draws
 MOST_RESAMPLES = 100_000  # a row of 10,000 inputs then takes minutes, and its intervals hardly change any more
 
@@ -72,11 +71,11 @@ class MetricSettings:
     resamples: int  # 0: rows without intervals
 
     def __post_init__(self) -> None:
-        """Refuse an unknown rule, and a number of draws that gives no interval or would not end."""
+        """Refuse an unknown rule and a negative number of draws."""
         if self.tpr_rule not in typing.get_args(TprRule):
             raise unknown("tpr_rule", self.tpr_rule, typing.get_args(TprRule))
-        if self.resamples and not FEWEST_RESAMPLES <= self.resamples <= MOST_RESAMPLES:
-            raise UseError(f"resamples must be 0, or from {FEWEST_RESAMPLES} to {MOST_RESAMPLES}, not {self.resamples}")
+        if self.resamples < 0:
+            raise UseError(f"resamples must not be negative, as {self.resamples} is")
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,12 @@ class Config:
 
     @property
     def metrics(self) -> MetricSettings:
-        """How rows are computed from scores."""
-        return _section(MetricSettings, self.values.get("metrics", {}), "metrics")
+        """How rows are computed from scores; refuses a number of draws that gives no interval or would not end."""
+        found = _section(MetricSettings, self.values.get("metrics", {}), "metrics")
+        if found.resamples and not FEWEST_RESAMPLES <= found.resamples <= MOST_RESAMPLES:
+            asked = f"0, or from {FEWEST_RESAMPLES} to {MOST_RESAMPLES}"
+            raise UseError(f"resamples must be {asked}, not {found.resamples}")
+        return found
 
     def recipe(self, dataset: str, changes: Mapping[str, object] | None = None) -> Recipe:
         """Return the training recipe of a data set, with the changes that a command asks for."""
@@ -194,7 +197,7 @@ def _checked(preset: str, values: Mapping[str, Any]) -> Config:
     """Read every section once: a wrong value is an error even if the run does not use it."""
     config = Config(preset, values)
     _section(RunDefaults, values.get("run", {}), "run")
-    _section(MetricSettings, values.get("metrics", {}), "metrics")
+    _ = config.metrics
     for name in values.get("dataset", {}):
         config.recipe(name)
         config.dataset(name)

@@ -278,7 +278,8 @@ def test_a_text_in_place_of_a_list_is_refused_and_the_list_shown(tmp_path: Path,
 
 
 def test_a_number_of_resamples_that_gives_no_interval_or_no_end_is_refused(tmp_path: Path) -> None:
-    for wrong in (-5, 1, 19, 100_001, 10**8):
+    assert "resamples must not be negative, as -5 is" in refusal(tmp_path, "[metrics]\nresamples = -5\n")
+    for wrong in (1, 19, 100_001, 10**8):
         asked = f"[metrics]\nresamples = {wrong}\n"
         assert f"resamples must be 0, or from 20 to 100000, not {wrong}" in refusal(tmp_path, asked)
     assert write(tmp_path, "[metrics]\nresamples = 0\n").metrics.resamples == 0
