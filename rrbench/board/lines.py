@@ -94,7 +94,8 @@ class Line:
     @cached_property
     def blind(self) -> Measured | None:
         """What it has under the arena's common blind attack: under another one lines could not be compared."""
-        return next((each for way, each in self.met_blindly() if way == self.common), None)
+        found = [each for way, each in self.met_blindly() if way == self.common]
+        return min(found, key=lambda each: (not is_current(each.first), each.mean("acc_tpr95") or 0.0), default=None)
 
     def met_blindly(self) -> list[tuple[Way, Measured]]:
         """Return the blind attacks that it met; one that mixes clean images in cannot be compared."""
@@ -245,7 +246,7 @@ def _common_blind(lines: Sequence[Line]) -> Way | None:
     """Return the blind attack that most lines met; of several the one that leaves the least."""
     met: dict[Way, list[float]] = {}
     for line in lines:
-        for way, measured in line.met_blindly():
+        for way, measured in dict(line.met_blindly()).items():  # once, though it was measured again
             met.setdefault(way, []).append(measured.mean("acc_tpr95") or 0.0)
     return min(met, key=lambda way: (-len(met[way]), sum(met[way]) / len(met[way]), way), default=None)
 

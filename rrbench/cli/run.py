@@ -102,7 +102,8 @@ def run(
     show_rows(rows, out, None if paper is None else _filled(paper, dataset, network, preset, out))
     if is_first and rows:  # a run that stopped early may have none
         report = job.materials.report
-        for line in (*how_to_type(), *what_next(out, is_usual=dataset is None and network is None)):
+        is_usual = dataset in (None, job.config.run.dataset) and network is None
+        for line in (*how_to_type(), *what_next(out, is_usual=is_usual)):
             report.line(line)
 
 
@@ -135,17 +136,17 @@ def how_to_type() -> list[str]:
 
 
 def what_next(out: Path, *, is_usual: bool = True) -> list[str]:
-    """Suggest commands after the first run in a work folder; those for the usual data set only if it was measured."""
+    """Suggest commands after the first run in a work folder; a run on the usual data only if these were measured."""
     folder = shlex.quote(str(out))
-    others = [
-        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; takes minutes",
-        "  rrbench eval my_model.py:build --weights w.safetensors --data images.npz   # a model of your own",
-    ]
+    stronger = (
+        "  rrbench run --rejectors energy,rr --attacks selective-pgd,worst-case   # stronger attacks; takes minutes"
+    )
     return [
         "what to try next:",
         f"  rrbench report {folder} --out report.html   # one page: ranking, plots, attacked images",
         f"  rrbench verify {folder}                     # recomputes every number from what is stored",
-        *(others if is_usual else []),
+        *([stronger] if is_usual else []),
+        "  rrbench eval my_model.py:build --weights w.safetensors --data images.npz   # a model of your own",
     ]
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rrbench.errors import UseError
-from rrbench.figures.scored import Victim, one_place, preference, provenance_text, victim_label, victims_of
+from rrbench.figures.scored import Victim, is_replaced, one_place, preference, provenance_text, victim_label, victims_of
 from rrbench.figures.style import NORMS, Look, finish, legend_below, look, panels, styled
 from rrbench.metrics.columns import LABELS
 from rrbench.names import radius_text, unknown
@@ -99,7 +99,8 @@ def _mark_radii(panel: Axes, rows: Sequence[ResultRow]) -> None:
 def by_victim(rows: Sequence[ResultRow], attack: str | None) -> tuple[str, dict[tuple[str, Victim], list[ResultRow]]]:
     """Return the attack, and {(norm, victim): rows, clean first, then growing radii}."""
     one_place(rows)
-    measured = sorted((row for row in rows if row.status == "ok"), key=preference)
+    done = [row for row in rows if row.status == "ok"]
+    measured = sorted((row for row in done if not is_replaced(row, done)), key=preference)
     attacked = [row for row in measured if row.eps]
     if not attacked:
         raise UseError("no row has a budget: accuracy against budget needs an attack such as pgd10")

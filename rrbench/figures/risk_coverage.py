@@ -10,7 +10,16 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rrbench.compute.seeds import derive
-from rrbench.figures.scored import Scored, Victim, one_place, preference, provenance_text, victim_label, victims_of
+from rrbench.figures.scored import (
+    Scored,
+    Victim,
+    is_replaced,
+    one_place,
+    preference,
+    provenance_text,
+    victim_label,
+    victims_of,
+)
 from rrbench.figures.style import finish, legend_below, look, panels, styled, typeset
 from rrbench.metrics.measures import risk_coverage
 from rrbench.metrics.resampling import risk_coverage_band
@@ -86,6 +95,8 @@ def by_budget(cells: Sequence[Scored], attack: str | None = None) -> dict[str, l
     in this way is not shown on clean inputs either, unless none was attacked.
     """
     one_place(cell.row for cell in cells)
+    all_rows = [cell.row for cell in cells]
+    cells = [cell for cell in cells if not is_replaced(cell.row, all_rows)]
     names = split_list(attack) if attack is not None else []
     is_several = len(names) > 1
     fitting = [

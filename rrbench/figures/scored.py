@@ -106,6 +106,14 @@ class Victim(NamedTuple):
     mark: str
 
 
+def is_replaced(row: ResultRow, rows: Iterable[ResultRow]) -> bool:
+    """Tell whether today's code measured again what an earlier one did: then only the later row is drawn."""
+    same = ("trained_as", "rejector", "checkpoint_sha256", "data_sha256", "attack", "norm", "eps", "seed", "preset")
+    return not is_current(row) and any(
+        is_current(other) and all(getattr(row, name) == getattr(other, name) for name in same) for other in rows
+    )
+
+
 def victims_of(rows: Iterable[ResultRow]) -> dict[ResultRow, Victim]:
     """Return the victim of each row."""
     return {row: Victim(row.trained_as, row.rejector, mark) for row, mark in marks_in_all_presets(rows).items()}

@@ -86,11 +86,10 @@ def _inside(thing: object) -> Iterator[object]:
     elif isinstance(thing, types.CodeType):
         yield from (thing.co_code, thing.co_names, thing.co_consts)
     elif isinstance(thing, types.FunctionType) and _is_library(thing.__globals__.get("__name__")):
-        yield f"{thing.__module__}.{thing.__qualname__}"
-        yield from (cell.cell_contents for cell in thing.__closure__ or ())  # it may hold a user's function
+        # Named by its code: a decorator may have given it the name of a user's function, which its closure then holds.
+        yield from (f"{thing.__globals__['__name__']}.{thing.__code__.co_qualname}", *_given(thing))
     elif isinstance(thing, types.FunctionType):
-        yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
-        yield from (cell.cell_contents for cell in thing.__closure__ or ())
+        yield from (thing.__code__, *_given(thing))
         names = set(_names(thing.__code__))
         for value in (thing.__globals__.get(name) for name in sorted(names)):
             if isinstance(value, types.ModuleType):
@@ -98,6 +97,8 @@ def _inside(thing: object) -> Iterator[object]:
                 yield from (getattr(value, name, None) for name in sorted(names) if is_own)
             else:
                 yield value
+    elif isinstance(thing, types.ModuleType):
+        yield thing.__name__
     elif isinstance(thing, property):
         yield from (thing.fget, thing.fset)
     elif isinstance(thing, staticmethod | classmethod):
@@ -118,6 +119,16 @@ def _inside(thing: object) -> Iterator[object]:
     else:
         yield from (type(thing), _plain(repr(thing)))
         yield from vars(thing).values() if hasattr(thing, "__dict__") else ()
+
+
+def _given(function: types.FunctionType) -> Iterator[object]:
+    """Return what a function was given when it was made: its defaults and what it closes over."""
+    yield from (function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            yield None
 
 
 def _is_library(module: str | None) -> bool:

@@ -36,11 +36,15 @@ def test_a_network_that_was_trained_here_is_not_called_shipped(command: Any, ben
     assert "what to try next:" in said.err
 
 
-def test_no_command_for_other_data_than_those_that_were_measured_is_suggested(command: Any, own_folder: Path) -> None:
+def test_a_run_on_the_usual_data_is_suggested_only_where_these_were_measured(command: Any, own_folder: Path) -> None:
     said = command("run", "--dataset", "digits", "--rejectors", "rr", "--limit", 8, "--attacks", "clean")
-    shown = lines(said.err)[-3:]
-    assert shown == what_next(Path("runs"), is_usual=False)
-    assert [line.split()[1] for line in shown[1:]] == ["report", "verify"]
+    usual, other = what_next(Path("runs")), what_next(Path("runs"), is_usual=False)
+    assert lines(said.err)[-len(usual) :] == usual
+    assert [line.split()[1] for line in other[1:]] == ["report", "verify", "eval"]
+    said = command(
+        "run", "--network", "small-cnn", "--rejectors", "rr", "--limit", 8, "--attacks", "clean", "--out", "a"
+    )
+    assert lines(said.err)[-len(other) :] == what_next(Path("a"), is_usual=False), "the network may be another one"
 
 
 def test_what_is_suggested_can_be_typed(command: Any, own_folder: Path) -> None:

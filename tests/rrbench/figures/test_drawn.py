@@ -218,6 +218,17 @@ def test_two_networks_of_one_name_have_a_curve_each(cells: list[Scored]) -> None
         assert {f"checkpoint {row.checkpoint_sha256[:8]}" for row in points} == {victim.mark}
 
 
+def test_what_was_measured_again_is_drawn_once(cells: list[Scored]) -> None:
+    rows = [cell.row for cell in cells if cell.row.rejector == "rr"]
+    older = [
+        dataclasses.replace(row, revisions=json.dumps(json.loads(row.revisions) | {"rejector": 0}), acc_tpr95=1.0)
+        for row in rows
+    ]
+    assert by_victim([*older, *rows], "pgd10") == by_victim(rows, "pgd10")
+    _, alone = by_victim(older, "pgd10")
+    assert {row.acc_tpr95 for points in alone.values() for row in points} == {1.0}, "better an old row than none"
+
+
 def test_curves_on_other_inputs_are_refused(cells: list[Scored]) -> None:
     rows = [cell.row for cell in cells]
     with pytest.raises(UseError, match="rows on different test inputs, all called digits"):

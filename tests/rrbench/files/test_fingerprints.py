@@ -59,6 +59,8 @@ def test_a_library_s_function_is_told_by_its_name_and_what_it_was_given(monkeypa
     assert of_object(own_function) == before
     one, same, other = (torch.vmap(function) for function in (torch.sin, torch.sin, torch.cos))
     assert of_object(one) == of_object(same) != of_object(other)
+    slope, both = torch.func.grad(own_function), torch.func.grad_and_value(own_function)
+    assert of_object(slope) == of_object(torch.func.grad(own_function)) != of_object(both)
     twice, thrice = (torch.vmap(lambda value, by=by: by * value) for by in (2, 3))
     assert of_object(twice) != of_object(thrice)
 
