@@ -96,7 +96,8 @@ def test_whole_numbers_of_numpy_and_what_is_read_once_are_taken(tmp_path: Path) 
     once = typing.cast(Any, (seed for seed in [zero]))
     frame = rrbench.run("confidence", "clean", seeds=once, limit=twenty, out=tmp_path)
     assert (frame["seed"].tolist(), frame["n"].tolist()) == ([0], [20])
-    mine = rrbench.evaluate(Linear(), "confidence", "pgd1", inputs(20), seed=one, budget="linf:1/10")
+    own = {"seed": one, "budget": "linf:1/10", "out": tmp_path / "own"}
+    mine = rrbench.evaluate(Linear(), "confidence", "pgd1", inputs(20), **own)
     assert set(mine["seed"]) == {1}
 
 
