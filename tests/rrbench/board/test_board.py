@@ -264,44 +264,6 @@ def test_rows_of_two_presets_are_of_one_victim_and_other_data_are_not(
     assert "Each attack of preset paper" in found[1].opened
 
 
-def test_all_lines_show_the_blind_attack_that_most_of_them_met(
-    make_row: MakeRow, write_rows: Callable[..., Path]
-) -> None:
-    met = [("a", "pgd100", 60.0), ("a", "gama-fw", 50.0), ("b", "pgd100", 58.0), ("c", "gama-fw", 49.0)]
-    met += [("d", "pgd100", 57.0)]
-    rows = [
-        *(make_row(rejector, "worst-case", joint) for rejector, joint in zip("abcd", (46, 45, 44, 43), strict=True)),
-        *(
-            make_row(rejector, attack, 70.0, acc_tpr95=value, acc_tpr95_low=value - 1, acc_tpr95_high=value + 1)
-            for rejector, attack, value in met
-        ),
-    ]
-    shown = [line.fields["TPR-95, blind"].split()[0] for line in lines_of(write_rows(rows))]
-    assert shown == ["60.00", "58.00", "-", "57.00"], (
-        "a's 50.00 is of an attack that b did not meet, and c met no other"
-    )
-
-
-def test_a_blind_attack_that_was_measured_again_counts_once_and_as_it_is_now(
-    make_row: MakeRow, write_rows: Callable[..., Path]
-) -> None:
-    values = {"acc_tpr95_low": 50.0, "acc_tpr95_high": 100.0}
-    now = make_row("a", "pgd100", 70.0, acc_tpr95=60.0, **values)
-    before = json.dumps(json.loads(now.revisions) | {"attack": -1})
-    rows = [
-        make_row("a", "worst-case", 46.0),
-        replace(now, acc_tpr95=51.0, revisions=before),
-        now,
-        make_row("a", "gama-fw", 70.0, acc_tpr95=90.0, **values),
-        make_row("b", "worst-case", 45.0),
-        make_row("b", "gama-fw", 70.0, acc_tpr95=91.0, **values),
-        make_row("c", "worst-case", 44.0),
-        make_row("c", "pgd100", 70.0, acc_tpr95=61.0, **values),
-    ]
-    shown = [line.fields["TPR-95, blind"].split()[0] for line in lines_of(write_rows(rows))]
-    assert shown == ["60.00", "-", "61.00"], "two lines met each; PGD-100 leaves less"
-
-
 def test_seeds_share_a_line(make_row: MakeRow, write_rows: Callable[..., Path]) -> None:
     rows = [
         make_row(rejector, "worst-case", joint, seed=seed, checkpoint_sha256=str(seed) * 64)
