@@ -78,6 +78,9 @@ class Ccat(Framework):
         momentum = torch.zeros_like(moved)
         size = torch.full_like(moved[:, :1, :1, :1], float(self.step))
         bar = moved.new_zeros(batch.size)  # cross-entropy is never below 0, so the first step is always taken
+        # As `project` does, with the box worked out once: in small batches each small kernel counts.
+        lowest = (batch.images - float(self.eps)).clamp_min(0)
+        highest = (batch.images + float(self.eps)).clamp_max(1)
 
         def climb(images: Tensor) -> tuple[Outputs, Tensor, Tensor]:
             # The authors climb p, not log p: only signs and comparisons count here, so the result is the same.
@@ -94,10 +97,10 @@ class Ccat(Framework):
             for step in range(self.steps):
                 if step == 0 or not is_alone:
                     _, value, gradient = climb(moved)
-                momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient.sign()
-                candidate = project(moved + size * momentum, batch.images, "linf", float(self.eps))
+                momentum = (MOMENTUM * momentum).add_(gradient.sign(), alpha=1 - MOMENTUM)
+                candidate = (moved + size * momentum).clamp(lowest, highest)
                 goes_on = is_alone and step + 1 < self.steps
-                outputs, *there = climb(candidate) if goes_on else (ask(candidate), value, gradient)
+                outputs, *there = climb(candidate) if goes_on else (ask(candidate),)
                 if self.backtrack == "ce":
                     rating = F.cross_entropy(outputs.logits, labels, reduction="none")
                     helps, shrinks = rating >= bar, rating <= bar
@@ -107,8 +110,9 @@ class Ccat(Framework):
                     shrinks = ~helps
                 size = torch.where(shrinks.view_as(size), size / SHRINK, size)
                 moved = torch.where(helps.view_as(size), candidate, moved)
-                value = torch.where(helps, there[0], value)
-                gradient = torch.where(helps.view_as(size), there[1], gradient)
+                if there:
+                    value = torch.where(helps, there[0], value)
+                    gradient = torch.where(helps.view_as(size), there[1], gradient)
         return moved
 
     def begin(self, batch: Batch, draws: Draws) -> Tensor:
