@@ -236,7 +236,7 @@ class Materials:
             own = source.build(data.info, rejector).to(self.device)
             try:
                 with kept(own, changes_itself, may_build=True):
-                    classes = check_network(own, test, None)
+                    classes = check_network(own, test, None, in_data=data.info.classes)
             except (CellError, UseError) as error:
                 raise UseError(f"{network}: {error}" if has_several else str(error)) from None
             for split in data.splits if is_own else ():

@@ -95,16 +95,23 @@ def _describe(answer: object) -> str:
     return f"a {type(answer).__name__}"
 
 
-def check_network(network: nn.Module, batch: Batch, classes: int | None) -> int:
+def _answer(network: nn.Module, images: Tensor) -> object:
+    """Return what the user's own module says: Outputs no longer tell whether it was a pair."""
+    return _answer(network.model, images) if isinstance(network, Wrapped) else network(images)
+
+
+def check_network(network: nn.Module, batch: Batch, classes: int | None, *, in_data: int | None = None) -> int:
     """Refuse a module that is no network of `classes` classes (None: any) on these images; its mode does not change.
 
+    A user's network may have more classes than the data, `in_data`; these tell only a pair in the wrong order.
     Return the number of its classes.
     """
     if not isinstance(network, nn.Module):
         raise UseError(f"a network must be a torch.nn.Module, not {type(network).__name__}")
     try:
         with surroundings_kept(), mode(network, "eval"), torch.no_grad():
-            outputs = network(batch.images.clone())
+            answer = _answer(network, batch.images.clone())
+            outputs = _to_outputs(answer) if isinstance(network, Wrapped) else answer
     except UseError:
         raise
     except Exception as problem:  # somebody else's code may raise anything
@@ -113,6 +120,12 @@ def check_network(network: nn.Module, batch: Batch, classes: int | None) -> int:
     if not isinstance(outputs, Outputs):
         raise UseError(f"the network returns {_describe(outputs)}; rrbench.wrap makes Outputs of logits")
     _check_parts(outputs, batch.size)
+    if not isinstance(answer, Outputs) and in_data == outputs.features.shape[1] != outputs.logits.shape[1]:
+        raise UseError(
+            f"the network seems to return (logits, features): the first has {in_data} columns, as many as there are "
+            f"classes, and the second {outputs.logits.shape[1]}; return (features, logits), or rrbench.Outputs, "
+            "which names them"
+        )
     if classes is not None and outputs.logits.shape[1] != classes:
         raise UseError(f"the network has {outputs.logits.shape[1]} logits, but there are {classes} classes")
     return outputs.logits.shape[1]

@@ -43,6 +43,13 @@ def exits():
 def needs(width):
     return Linear()
 """
+SWAPPED = """
+import my_model
+
+class Swapped(my_model.Linear):
+    def forward(self, images):
+        return super().forward(images), images.flatten(1)
+"""
 CONFIG = '[run]\nall_attacks = ["pgd20", "selective-pgd(steps=5)", "worst-case"]\n'
 
 
@@ -175,9 +182,11 @@ def test_training_inputs_of_a_file_fit_rejectors_and_fix_no_threshold_of_a_train
         (("my_model.py:build", "--data", "wider.npz"), "the network fails on images of shape (2, 1, 5, 5)"),
         (("my_model.py:build", "--data", "text.npz"), "cannot read text.npz: it is no .npz file"),
         (("my_model.py:build", "--rejectors", "confidence@trades"), "@ names a training"),
+        (("swapped.py:Swapped",), "the network seems to return (logits, features)"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_clear_line(arguments: tuple[str, ...], line: str, command: Callable[..., Any]) -> None:
+    Path("swapped.py").write_text(SWAPPED)
     save_file({"weight": torch.zeros(17)}, "wide.safetensors")
     save_file({"zeros": torch.zeros(16)}, "less.safetensors")
     images, labels = (part.numpy() for part in inputs(20))

@@ -206,6 +206,19 @@ def test_images_of_another_shape_than_the_data_are_refused(split: str) -> None:
         rrbench.evaluate(network, "confidence", "clean", (images, labels), **more)
 
 
+class Swapped(Featured):
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override] # more than its base
+        features, logits = super().forward(images)
+        return logits, features
+
+
+def test_logits_before_features_are_one_line_that_names_the_model() -> None:
+    models = {"good": Featured(), "bad": Swapped()}
+    line = refusal(lambda: rrbench.evaluate(models, "confidence", "clean", inputs(20)))
+    assert line.startswith("bad: the network seems to return (logits, features): the first has 2 columns")
+    assert "the second 16; return (features, logits), or rrbench.Outputs" in line
+
+
 class Failing(Linear):
     def __init__(self, error: Exception) -> None:
         super().__init__()

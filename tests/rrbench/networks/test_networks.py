@@ -317,3 +317,22 @@ def test_a_network_that_does_not_fit_is_refused_in_one_line(network: nn.Module, 
     with pytest.raises(UseError, match=reason) as caught:
         check_network(network, BATCH, 10)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pair_in_the_wrong_order_is_told_by_the_number_of_classes() -> None:
+    features, logits = torch.rand(4, 5), torch.rand(4, 3)
+    swapped = wrap(Answers((logits, features)))
+    for network in (swapped, wrap(swapped)):
+        with pytest.raises(UseError, match=r"seems to return \(logits, features\)") as caught:
+            check_network(network, BATCH, None, in_data=3)
+        assert "the first has 3 columns, as many as there are classes, and the second 5" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert check_network(wrap(Answers((features, logits))), BATCH, None, in_data=3) == 3
+
+
+def test_an_order_that_widths_do_not_tell_is_taken_as_documented() -> None:
+    narrow, wide = torch.rand(4, 3), torch.rand(4, 5)
+    assert check_network(wrap(Answers((narrow, narrow))), BATCH, None, in_data=3) == 3
+    assert check_network(wrap(Answers((narrow, wide))), BATCH, None, in_data=2) == 5, "more classes than labels"
+    named = Outputs(features=narrow, logits=wide, head=wide[:, :0])
+    assert check_network(wrap(Answers(named)), BATCH, None, in_data=3) == 5, "it names its parts"
