@@ -1,6 +1,7 @@
 """Users' own networks: their answers become Outputs, or a one-line error says why they cannot."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,8 @@ def wrap(model: nn.Module) -> "Wrapped":
         raise UseError(f"a network must be a torch.nn.Module, not {type(model).__name__}")
     if any(isinstance(weight, UninitializedParameter) for weight in model.parameters()):
         raise UseError("the network has weights that are not made yet, as LazyLinear's: ask it for an answer first")
-    return Wrapped(model)
+    # What load_model returns hides features and head from other libraries; rejectors may need them.
+    return Wrapped(model.network if type(model) is Classifier else model)
 
 
 class Wrapped(nn.Module):
@@ -37,6 +39,22 @@ class Wrapped(nn.Module):
         outputs = _to_outputs(self.model(images))
         _check_parts(outputs, len(images))
         return Outputs(*(part.float() for part in outputs))
+
+
+class Classifier(nn.Module):
+    """A network that returns its logits alone; `outputs` returns features and head, too."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images in [0, 1]."""
+        return self.outputs(images).logits
+
+    def outputs(self, images: Tensor) -> Outputs:
+        """Return features, logits and head."""
+        return cast(Outputs, self.network(images))
 
 
 @dataclass(frozen=True)

@@ -2,35 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch import Tensor, nn
 
 from rrbench.compute.devices import find_device
 from rrbench.errors import UseError
 from rrbench.files.checkpoints import load_weights, read_trained
 from rrbench.names import parse, resolve, unknown
+from rrbench.networks.wrapped import Classifier
 from rrbench.plugins.arguments import checked
 from rrbench.plugins.registry import build, plain_rejector, restore, table
-from rrbench.protocols import DataSource, NetworkSource, Outputs, Rejector
+from rrbench.protocols import DataSource, NetworkSource, Rejector
 from rrbench.zoo import EMBEDDED, Entry, entries, large_zoo
-
-
-class Classifier(nn.Module):
-    """A network that returns its logits alone; `outputs` returns features and head, too."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of images in [0, 1]."""
-        return self.outputs(images).logits
-
-    def outputs(self, images: Tensor) -> Outputs:
-        """Return features, logits and head."""
-        return cast(Outputs, self.network(images))
 
 
 @checked

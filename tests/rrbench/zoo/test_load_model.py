@@ -4,6 +4,7 @@ import foolbox
 import pytest
 import torch
 from foolbox.models.pytorch import PyTorchModel
+from sklearn.metrics import roc_auc_score
 
 import rrbench
 from rrbench import UseError
@@ -47,6 +48,16 @@ def test_foolbox_attacks_a_loaded_model_as_rrbench_does() -> None:
     ).acc_all
     assert 50 < left < 95
     assert abs(left - ours) < 3, "two of the 120 inputs may be decided by the start"
+
+
+def test_rejectors_that_need_features_or_a_head_are_measured_on_a_loaded_model() -> None:
+    model, batch = rrbench.load_model("digits", "pgd-at+rr"), TEST.at(slice(120))
+    rows = rrbench.evaluate(model, ["kd", "rr"], "clean", batch, fit_data=Digits().load("train"), progress=False)
+    assert list(rows.status) == ["ok", "ok"]
+    with torch.no_grad():
+        outputs = model.outputs(batch.images)
+    certainty = outputs.logits.double().softmax(1).amax(1) * outputs.head[:, 0].double().sigmoid()
+    assert rows.auc[1] == pytest.approx(roc_auc_score(outputs.logits.argmax(1) == batch.labels, certainty))
 
 
 @pytest.mark.parametrize(
