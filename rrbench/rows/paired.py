@@ -8,6 +8,8 @@ no row: on a network without one it is the row's own answers, all accepted.
 """
 
 import dataclasses
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,16 @@ from rrbench.plugins.config import MetricSettings
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import where_scores_are
 from rrbench.rows.record import read_cells
-from rrbench.rows.row import COLUMNS, PERCENTAGES, ResultRow, goes_by
+from rrbench.rows.row import (
+    COLUMNS,
+    PERCENTAGES,
+    ResultRow,
+    check_rejectors,
+    full_name,
+    goes_by,
+    revisions_of,
+    stated,
+)
 from rrbench.rows.scores import Scores, read_scores
 from rrbench.rows.tables import pivot_table, spread_text, summed_up
 
@@ -92,21 +103,25 @@ def against_table(
         raise unknown("column", metric, COLUMNS)
     if metric not in PAIRED:
         raise UseError(f"no difference of {metric!r} can be paired; one of {', '.join(PAIRED)}")
-    if against != NEVER and not any(goes_by(row, against) for row in references):
-        raise unknown("rejector in these results:", against, {row.rejector for row in references})
+    if against != NEVER:
+        check_rejectors([against], references)
     scores = scored_rows(path if path.is_dir() else path.parent)
     lacking: dict[str, None] = {}
     kinds: set[str] = set()
+    unclear: list[ResultRow] = []
 
     def field(group: Sequence[ResultRow]) -> str:
         value = summed_up(group, metric)
         if goes_by(group[0], against):
+            unclear.extend(group)
             return value
         found = differences(group, references, against, metric, scores)
         if found is None:
             if against == NEVER and not all(all_but_note(row) in scores for row in group):
                 lacking[NO_SCORES] = None
-            return f"{value} (no {against} beside it)"
+            unclear.extend(group)
+            is_shared = bool(sharing(group, references, against))
+            return f"{value} ({f'several {against}' if is_shared else f'no {against} beside it'})"
         lacking.update(dict.fromkeys(each.without for each in found if each.without))
         kinds.update(each.of for each in found if each.of)
         return f"{value} ({difference_text(found, metric)})"
@@ -125,6 +140,7 @@ def against_table(
     return shown, [
         legend,
         *remarks,
+        *_sharing_notes(against, sharing(unclear, references, against)),
         *(f"no interval: {reason}{where if reason == NO_SCORES else ''}" for reason in lacking),
     ]
 
@@ -184,20 +200,64 @@ def difference_text(found: Sequence[Difference], metric: str) -> str:
 
 
 def reference_of(row: ResultRow, rows: Sequence[ResultRow], against: str) -> ResultRow | None:
-    """Find the reference on the same inputs under the same attack, if possible of its framework and checkpoint."""
+    """Find the reference on the same inputs under the same attack, if possible of its framework and checkpoint.
+
+    None also if several victims fit as well: to take the first would compare rows now with this one, now with that.
+    """
+    found = _on_same_inputs(row, rows, against)
+    for name in ("framework", "checkpoint_sha256", "precision"):
+        nearer = [other for other in found if getattr(other, name) == getattr(row, name)]
+        found = nearer or found
+    found = [other for other in found if is_current(other)] or found
+    return found[0] if len({_victim(other) for other in found}) == 1 else None
+
+
+def _on_same_inputs(row: ResultRow, rows: Sequence[ResultRow], against: str) -> list[ResultRow]:
     same = ("dataset", "data_sha256", "network", "attack", "norm", "eps", "seed", "preset", "n")
-    found = [
+    return [
         other
         for other in rows
         if goes_by(other, against)
         and other.status == "ok"
         and all(getattr(row, name) == getattr(other, name) for name in same)
     ]
-    for name in ("framework", "checkpoint_sha256", "precision"):
-        nearer = [other for other in found if getattr(other, name) == getattr(row, name)]
-        found = nearer or found
-    found = [other for other in found if is_current(other)] or found
-    return found[0] if len({(other.trained_as, other.checkpoint_sha256) for other in found}) == 1 else None
+
+
+def _victim(row: ResultRow) -> tuple[str, ...]:
+    """Return what tells a row's network and rejector from others, also from those with the same names."""
+    rejector = revisions_of(row).get("rejector", 1), stated(row).get("rejector")
+    return *_network(row), json.dumps(rejector, sort_keys=True)
+
+
+def sharing(group: Sequence[ResultRow], rows: Sequence[ResultRow], against: str) -> Counter[str]:
+    """Count, for each full name that `against` may mean beside these rows, its victims; empty if it means only one.
+
+    Superseded rows count only if there are no others.
+    """
+    counts: Counter[str] = Counter()
+    for row in group:
+        found = _on_same_inputs(row, rows, against)
+        found = [other for other in found if is_current(other)] or found
+        victims = {(full_name(other), _victim(other)) for other in found}
+        if len(victims) > 1:
+            counts |= Counter(name for name, _ in victims)
+    return counts
+
+
+def _sharing_notes(against: str, counts: Counter[str]) -> list[str]:
+    """Say what a name means that several victims have, and how to write each."""
+    notes = [
+        f"{count} rejectors or networks have the same name {name}, so some rows have no difference: "
+        "measure each again under a name of its own"
+        for name, count in sorted(counts.items())
+        if count > 1
+    ]
+    if len(counts) > 1:
+        notes.append(
+            f"{against} means for each row that of its own network or framework; "
+            f"to compare all rows with one, write --against {' or --against '.join(sorted(counts))}"
+        )
+    return notes
 
 
 def paired_difference(

@@ -102,10 +102,15 @@ def members_of(row: ResultRow) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
+def full_name(row: ResultRow) -> str:
+    """Return `rejector@framework`; a user's own network has no framework, but a name."""
+    return f"{row.rejector}@{row.framework or row.trained_as}"
+
+
 def goes_by(row: ResultRow, name: str) -> bool:
-    """Tell whether a row belongs to the rejector `name`, or to `rejector@framework`."""
-    rejector, _, framework = name.partition("@")
-    return row.rejector == rejector and framework in ("", row.framework)
+    """Tell whether a row belongs to the rejector `name`, or has that full name."""
+    rejector, _, where = name.partition("@")
+    return row.rejector == rejector and (not where or full_name(row) == name)
 
 
 def check_rejectors(names: Iterable[str], rows: Iterable[ResultRow]) -> None:
@@ -113,7 +118,7 @@ def check_rejectors(names: Iterable[str], rows: Iterable[ResultRow]) -> None:
     rows = list(rows)
     for name in names:
         if not any(goes_by(row, name) for row in rows):
-            known = {each for row in rows for each in (row.rejector, f"{row.rejector}@{row.framework}")}
+            known = {each for row in rows for each in (row.rejector, full_name(row))}
             raise unknown("rejector in these results:", name, known)
 
 

@@ -291,6 +291,67 @@ def test_of_two_checkpoints_of_one_name_the_reference_is_that_of_the_rows_own() 
     assert reference_of(rr, [short, whole, rr], "confidence") is None
 
 
+def two_of_one_name() -> list[ResultRow]:
+    """Two functions of one name on one network, as an edited script leaves them, and another rejector."""
+    one, other = (
+        dataclasses.replace(
+            BASE, rejector="mine", framework="", trained_as="net", revisions=f'{{"rejector": "{mark}"}}'
+        )
+        for mark in ("40367acc", "3eb14e93")
+    )
+    return [one, other, dataclasses.replace(one, rejector="margin", revisions='{"rejector": 1}')]
+
+
+def test_of_two_rejectors_of_one_name_none_is_the_reference_and_one_line_says_why(folder: Path) -> None:
+    one, other, margin = two_of_one_name()
+    for rows in ([one, other], [other, one]):
+        assert reference_of(margin, rows, "mine") is None
+    assert reference_of(margin, [one, margin], "mine") == one
+    for name in ("mine", "mine@net"):
+        shown, notes = against_table(folder, [one, other, margin], "attack", "auc", name, "csv")
+        assert shown.count(f"(several {name})") == 1
+        assert notes[1:] == [
+            "2 rejectors or networks have the same name mine@net, so some rows have no difference: "
+            "measure each again under a name of its own"
+        ]
+    _, notes = against_table(folder, [one, other], "attack", "auc", "mine", "csv")
+    assert len(notes) == 2, "also if there is nothing else to compare"
+
+
+def test_other_settings_under_one_name_are_another_rejector() -> None:
+    one, other = (dataclasses.replace(BASE, settings=f'{{"rejector": {{"g": {g}}}}}') for g in (1, 2))
+    assert reference_of(dataclasses.replace(BASE, rejector="rr"), [one, other], "confidence") is None
+
+
+def test_one_line_says_which_names_a_shared_name_means(folder: Path) -> None:
+    trades = dataclasses.replace(BASE, framework="trades", trained_as="trades")
+    carl = dataclasses.replace(BASE, rejector="carl", framework="carl", trained_as="carl")
+    line = (
+        "confidence means for each row that of its own network or framework; "
+        "to compare all rows with one, write --against confidence@pgd-at or --against confidence@trades"
+    )
+    shown, notes = against_table(folder, [BASE, trades, carl], "attack", "auc", "confidence", "csv")
+    assert shown.count("(several confidence)") == 1
+    assert notes[1:] == [line]
+    assert against_table(folder, [BASE, trades], "attack", "auc", "confidence", "csv")[1][1:] == [line]
+    named = against_table(folder, [BASE, trades, carl], "attack", "auc", "confidence@trades", "csv")[1]
+    assert not any("--against" in note for note in named)
+
+
+def test_each_of_a_users_networks_can_be_named(folder: Path) -> None:
+    first, second = (
+        dataclasses.replace(BASE, framework="", trained_as=name, checkpoint_sha256=name, auc=auc)
+        for name, auc in (("first", 0.5), ("second", 0.75))
+    )
+    rows = [first, second]
+    _, notes = against_table(folder, rows, "attack", "auc", "confidence", "csv")
+    assert "--against confidence@first or --against confidence@second" in notes[1]
+    shown, _ = against_table(folder, rows, "attack", "auc", "confidence@first", "csv")
+    assert "0.750 (+0.250 to first)" in shown
+    with pytest.raises(UseError, match="unknown rejector in these results: 'confidence@frist'; near: confidence@first"):
+        against_table(folder, rows, "attack", "auc", "confidence@frist", "csv")
+
+
 def test_rows_measured_without_draws_have_differences_without_intervals(folder: Path) -> None:
     for path in (folder / "cells").iterdir():
         path.write_text(path.read_text().replace('"resamples": 400', '"resamples": 0'))
