@@ -1,21 +1,24 @@
 """Estimates the cost of a plan before it runs: gradient evaluations, and time on this device."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from rrbench.compute.devices import describe
+from rrbench.engines.trial import gradients_per_second
 from rrbench.errors import UseError, no_exit, reason
 from rrbench.measuring.answers import has_answers
 from rrbench.measuring.materials import Materials
 from rrbench.measuring.runner import Runner
 from rrbench.names import Choice
 from rrbench.numbers import counted, duration
-from rrbench.planning.cells import Cell, Plan, Training, attack_key, cell_key
+from rrbench.planning.cells import Cell, Given, Plan, Training, attack_key, cell_key
 from rrbench.planning.units import Unit, wall_seconds
 from rrbench.plugins.registry import build, table
 from rrbench.protocols import Attack, DataSource, Framework, Rejector
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
+
+Kind = tuple[Choice, Choice]  # a network and its data set: trainings that share both are equally fast
 
 
 class Rates(NamedTuple):
@@ -24,6 +27,7 @@ class Rates(NamedTuple):
     attack: float  # rows in the work folder overrule this rate
     training: float  # of all trainings side by side together, the choice of epoch included
     exact: float  # of attacks that look for the smallest distortion: forward in float32, backward in tf32
+    doubt: str = ""  # why a time from these rates may be far off
 
     def seconds(self, cell: Cell) -> float:
         """Return how long a cell's attack takes."""
@@ -48,12 +52,12 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     """Describe cells, shared and finished work, gradients and time; also the time with each count of `workers`."""
     materials = runner.materials
     sources = {training: materials.source(training) for training in plan.trainings()}
-    rates = _rates((training.network.name for training in sources), materials)
+    rates = _rates(plan.cells, materials)
     lines, seen, seconds, total = [], set(), 0.0, 0
     for training, source in sources.items():
         gradients = 0 if source.is_there else training_gradients(training)
         total += gradients
-        seconds += gradients / rates[training.network.name].training
+        seconds += gradients / rates[_kind(training)].training
         state = "shipped" if source.is_shipped else "there" if source.is_there else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
     described = dict(zip(plan.cells, materials.described(plan.cells), strict=True))
@@ -67,7 +71,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         gradients = sum(map(attack_gradients, moving))
         seen.add(key)
         total += gradients
-        seconds += sum(map(rates[cell.training.network.name].seconds, moving))
+        seconds += sum(map(rates[_kind(cell.training)].seconds, moving))
         lines.append(
             [
                 f"{cell.training.trained_as} {cell.rejector}",
@@ -85,7 +89,10 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         + f"\n\n{counted(len(plan.cells), 'cell')} on {counted(len(sources), 'checkpoint')}, "
         + f"{shared} of them {'shares' if shared == 1 else 'share'} an attack already run"
         + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(materials.device)}"
-        + "".join(f"\n{line}" for line in _with_workers(plan, runner, workers))
+        + "".join(f"\n{line}" for line in _with_workers(plan, runner, workers, rates))
+        + "".join(
+            f"\nthis is an estimate: {doubt}" for doubt in dict.fromkeys(each.doubt for each in rates.values()) if doubt
+        )
     )
 
 
@@ -118,18 +125,19 @@ def _is_at_hand(member: Cell, planned: Collection[str], materials: Materials) ->
     return key in planned or has_answers(materials.store, key, with_images=True)
 
 
-def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int]) -> list[str]:
+def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int], rates: Mapping[Kind, Rates]) -> list[str]:
     units = runner.units(plan) if workers else []
-    seconds = seconds_of(units, runner.materials)
+    seconds = seconds_of(units, runner.materials, rates)
     times = {count: duration(wall_seconds(units, seconds, count)) for count in workers}
     return [f"about {time} with {counted(count, 'worker')}" for count, time in times.items()]
 
 
-def seconds_of(units: Sequence[Unit], materials: Materials) -> list[float]:
+def seconds_of(units: Sequence[Unit], materials: Materials, rates: Mapping[Kind, Rates] | None = None) -> list[float]:
     """Estimate how long each unit takes one worker; only gradients count."""
-    rates = _rates((unit.training.network.name for unit in units), materials)
+    if rates is None:
+        rates = _rates((cell for unit in units for cell in unit.cells), materials)
     costly = costly_cells([unit.cells[0] for unit in units if not unit.is_training], materials)
-    return [_seconds(unit, rates[unit.training.network.name], costly) for unit in units]
+    return [_seconds(unit, rates[_kind(unit.training)], costly) for unit in units]
 
 
 def _seconds(unit: Unit, rates: Rates, costly: Mapping[Cell, Sequence[Cell]]) -> float:
@@ -168,20 +176,65 @@ def known_rates(network: str, kind: str) -> Rates:
     return RATES.get((network, kind), RATES["resnet18", kind])
 
 
-def _rates(networks: Iterable[str], materials: Materials) -> dict[str, Rates]:
-    return {name: rates_here(name, materials) for name in dict.fromkeys(networks)}
+def _kind(training: Training) -> Kind:
+    return training.network, training.dataset
+
+
+def _rates(cells: Iterable[Cell], materials: Materials) -> dict[Kind, Rates]:
+    found = dict[Kind, Rates]()
+    for cell in cells:
+        for training in cell.trainings:
+            if _kind(training) not in found:
+                found[_kind(training)] = _rates_of(training, cell.rejector, materials)
+    return found
+
+
+def _rates_of(training: Training, rejector: Choice, materials: Materials) -> Rates:
+    """Return the rates of a network; one that RATES does not have is tried on a few images."""
+    name, kind = training.network.name, _device_kind(materials)
+    if (name, kind) in RATES:
+        return rates_here(name, materials)
+    if own := _median_speed(materials, lambda row: _is_of(row, training)):
+        return Rates(own, own, own)
+    shown = training.trained_as if isinstance(training, Given) else str(training.network)
+    tried = {
+        precision: gradients_per_second(training, rejector, materials.device, precision)
+        for precision in dict.fromkeys((materials.precision, "fp32"))
+    }
+    fast, exact = tried[materials.precision], tried["fp32"]
+    if fast is None or exact is None:
+        return known_rates(name, kind)._replace(doubt=f"{shown} could not be timed here, and counts as a ResNet-18")
+    return Rates(fast, fast, exact, f"{shown} was timed on a few images, without an attack")
+
+
+def _is_of(row: ResultRow, training: Training) -> bool:
+    """Tell whether a row measured this network; many given networks share the name of their class."""
+    if isinstance(training, Given):
+        return row.checkpoint_sha256.startswith(training.key)
+    return row.network.startswith(training.network.name)
 
 
 def rates_here(network: str, materials: Materials) -> Rates:
     """Return the rates on this device: for attacks the median of the work folder's rows; else those of RATES."""
+    own = _median_speed(materials, lambda row: row.network.startswith(network))
+    known = known_rates(network, _device_kind(materials))
+    return known._replace(attack=own) if own else known
+
+
+def _device_kind(materials: Materials) -> str:
+    return "cuda" if materials.device.type == "cuda" else "cpu"
+
+
+def _median_speed(materials: Materials, is_of: Callable[[ResultRow], bool]) -> float | None:
+    """Return the median speed of the work folder's attacks on a network on this device; None without any."""
     device = describe(materials.device)
-    own = [speed for record, _ in materials.store.cells() if (speed := _speed(record.row, network, device))]
-    known = known_rates(network, "cuda" if materials.device.type == "cuda" else "cpu")
-    return known._replace(attack=sorted(own)[len(own) // 2]) if own else known
+    rows = [record.row for record, _ in materials.store.cells() if is_of(record.row)]
+    speeds = sorted(speed for row in rows if row.device == device and (speed := _speed(row)))
+    return speeds[len(speeds) // 2] if speeds else None
 
 
-def _speed(row: ResultRow, network: str, device: str) -> float | None:
-    if not (row.network.startswith(network) and row.device == device and row.gradients and row.seconds and row.n):
+def _speed(row: ResultRow) -> float | None:
+    if not (row.gradients and row.seconds and row.n):
         return None
     rejector = cast(type[Rejector] | None, table("rejector").classes.get(row.rejector.partition("(")[0]))
     if rejector is not None and rejector.has_look():  # its looks are in its seconds, but not in its gradients

@@ -1,4 +1,6 @@
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from own_network import Linear, inputs
+from rrbench.api import Job, RunOptions, prepare
 from rrbench.compute.devices import describe
 from rrbench.engines.estimate import RATES, Rates, attack_gradients, describe_plan, rates_here, training_gradients
 from rrbench.files.arrays import save_arrays
@@ -16,6 +21,7 @@ from rrbench.measuring.store import Store
 from rrbench.planning.cells import Plan
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
+from rrbench.plugins.own import holding
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
 
@@ -234,3 +240,81 @@ def test_a_row_of_a_rejector_that_looks_tells_no_rate(runner: Runner) -> None:
     assert rates_here("small-cnn", runner.materials) == RATES["small-cnn", "cpu"]
     finished(runner, "b" * 24, rejector="margin", seconds=2.0)
     assert rates_here("small-cnn", runner.materials).attack == 10 * 100 / 2.0
+
+
+class Slow(Linear):
+    """Takes 2 ms for each image: 500 gradients a second at most."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        time.sleep(0.002 * len(images))
+        return super().forward(images)
+
+
+class Flat(Linear):
+    """Has no gradient, so it cannot be timed."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).detach()
+
+
+@pytest.fixture
+def held() -> Iterator[None]:
+    with holding():
+        yield
+
+
+def job_of(out: Path, *networks: nn.Module) -> Job:
+    """60 images of each network, attacked with 20 gradients each."""
+    given = {type(network).__name__.lower(): network for network in networks}
+    return prepare(
+        RunOptions("confidence", "pgd20", dataset=inputs(60), network=given, budgets="linf:1/50", out=out, device="cpu")
+    )
+
+
+def shown_seconds(job: Job) -> tuple[float, list[str]]:
+    """Return the estimated time, which must be shown in seconds, and what is said below it."""
+    *_, total = describe_plan(job.plan, job.runner).split("\n\n")
+    _, cost, *below = total.splitlines()
+    found = re.search(r"about (\d+) s on", cost)
+    assert found, cost
+    return int(found[1]), below
+
+
+@pytest.mark.usefixtures("held")
+def test_the_time_of_a_network_of_the_user_s_own_follows_its_own_speed(tmp_path: Path) -> None:
+    # As a ResNet-18 each would take 1,200 / 25 = 48 s.
+    fast, below = shown_seconds(job_of(tmp_path, Linear()))
+    assert fast <= 1
+    assert below == ["this is an estimate: linear was timed on a few images, without an attack"]
+    slow, _ = shown_seconds(job_of(tmp_path, Slow()))
+    assert 2 <= slow <= 10
+    both, below = shown_seconds(job_of(tmp_path, Linear(), Slow()))
+    assert 2 <= both <= 11
+    assert [line.split()[4] for line in below] == ["linear", "slow"]
+
+
+@pytest.mark.usefixtures("held")
+def test_a_network_that_cannot_be_timed_counts_as_a_resnet_and_the_plan_says_so(tmp_path: Path) -> None:
+    seconds, below = shown_seconds(job_of(tmp_path, Flat()))
+    assert seconds == 1200 / RATES["resnet18", "cpu"].attack
+    assert below == ["this is an estimate: flat could not be timed here, and counts as a ResNet-18"]
+
+
+@pytest.mark.usefixtures("held")
+def test_rows_of_a_given_network_tell_its_speed_and_that_of_no_other(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Linear())
+    sha256 = job.materials.read(job.plan.cells[0].training, job.materials.source(job.plan.cells[0].training)).sha256
+    finished(job.runner, "other", network="Linear", checkpoint_sha256="0" * 64, seconds=1000.0)
+    assert shown_seconds(job)[0] <= 1
+    finished(job.runner, "own", network="Linear", checkpoint_sha256=sha256, seconds=25.0)  # 40 gradients a second
+    assert shown_seconds(job) == (30, [])
+
+
+@pytest.mark.usefixtures("held")
+def test_timing_leaves_a_network_as_it_was(tmp_path: Path) -> None:
+    network = Linear().train()
+    shown_seconds(job_of(tmp_path, network))
+    assert network.training
+    assert network.weight.requires_grad
+    assert network.weight.grad is None
+    assert torch.equal(network.weight, Linear().weight)
