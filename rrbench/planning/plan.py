@@ -9,9 +9,9 @@ from rrbench.errors import UseError
 from rrbench.names import Choice, convert, long_form, parse, parse_budget, split_list
 from rrbench.planning.cells import Cell, Given, Plan, Training, depends, training_key
 from rrbench.planning.sample import Sample
-from rrbench.plugins.config import Config
+from rrbench.plugins.config import ALL, Config
 from rrbench.plugins.own import OWN
-from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, table
+from rrbench.plugins.registry import build, check_names, choose, expand, find, plain_rejector, split_pair, table
 from rrbench.protocols import (
     Attack,
     Budget,
@@ -25,7 +25,6 @@ from rrbench.protocols import (
 )
 
 CLEAN = "clean"  # always planned: all other rows are compared with it
-ALL = "all"
 ANY_HOME = "pgd-at"  # trains a rejector that runs on any framework, if the request names none
 Named = str | Choice  # a text, or what a user's object was turned into
 
@@ -182,7 +181,7 @@ def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[t
     is_all = rejectors == [ALL]
     if is_all and frameworks == [ALL]:
         listed: list[tuple[Named, str]] = [
-            (expand("rejector", name), framework) for name, framework in map(_split_pair, config.run.all_pairs)
+            (expand("rejector", name), framework) for name, framework in map(split_pair, config.run.all_pairs)
         ]
         named = {rejector for rejector, _ in listed}
         own = [_own_pair(name) for name in table("rejector")]
@@ -200,13 +199,6 @@ def _pairs(request: Request, config: Config, dropped: dict[str, None]) -> list[t
             else:
                 dropped[reason] = None
     return _unique(pairs)
-
-
-def _split_pair(text: str) -> tuple[str, str]:
-    rejector, _, framework = text.rpartition("@")
-    if not rejector:
-        raise UseError(f"[run] all_pairs: {text!r} should be rejector@framework")
-    return rejector, framework
 
 
 def _unique(pairs: list[tuple[Named, str]]) -> list[tuple[Named, str]]:

@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar
 from rrbench.errors import UseError
 from rrbench.files.disk import parse_toml
 from rrbench.metrics.columns import TprRule
-from rrbench.names import NORMS, convert, show, unknown
+from rrbench.names import NORMS, convert, parse_budget, show, unknown
 
 KINDS = ("rejector", "attack", "framework")
 PLAIN = frozenset({"extends", "about"})  # keys of a file outside its tables
 TABLES = frozenset({"run", "metrics", "recipe", *KINDS, "dataset"})
+ALL = "all"  # in place of names: every rejector or framework, or the attacks of `all_attacks`
 DATASET_TABLES = frozenset({*KINDS, "recipe", "step"})  # of [dataset.NAME], beside its own keys
 
 
@@ -200,7 +201,8 @@ def _checked(preset: str, values: Mapping[str, Any]) -> Config:
     _ = config.metrics
     for name in values.get("dataset", {}):
         config.recipe(name)
-        config.dataset(name)
+        for text in config.dataset(name).budgets:
+            parse_budget(text)
         for norm in NORMS:
             config.step(name, norm)
     return config

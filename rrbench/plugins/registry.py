@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from rrbench.errors import CellError, UseError, first_line, no_exit, reason
 from rrbench.files.fingerprints import LENGTH
 from rrbench.names import Call, Choice, convert, is_of, long_form, parse, resolve, settings_of, unknown
-from rrbench.plugins.config import KINDS, Config
+from rrbench.plugins.config import ALL, KINDS, Config
 from rrbench.plugins.contract import BASES, check_entry, check_inherited, check_instance
 from rrbench.plugins.own import OWN, make_held
 from rrbench.plugins.revisions import OURS, Revision, outside_revision
@@ -146,20 +146,67 @@ def restore(kind: str, saved: Sequence[Any]) -> Choice:
 
 
 def check_names(config: Config) -> None:
-    """Refuse a section for a plugin that is not installed, and settings that the plugin does not have or refuses."""
+    """Refuse what names a plugin that is not installed, and settings that the plugin does not have or refuses."""
     datasets = config.values.get("dataset", {})
     for name in datasets:
         find("dataset", name)
     for part in (config.values, *datasets.values()):
         for kind in KINDS:
             for name, settings in part.get(kind, {}).items():
-                known = settings_of(find(kind, name))
-                for key, value in settings.items():
-                    if key not in known:
-                        raise unknown(f"setting of {kind} {name!r}", key, known)
-                    convert(value, known[key][0], f"{kind} {name!r}: setting {key!r}")
-                if all(key in settings or default is not MISSING for key, (_, default) in known.items()):
-                    build(BASES[kind], resolve(kind, Call(name, None, ()), table(kind).classes, settings))
+                _check_settings(kind, name, settings)
+    for where, kind, text in _texts(config):
+        try:
+            _check_text(kind, text)
+        except UseError as error:
+            raise UseError(f"{where}: {error}") from None
+
+
+def _check_text(kind: str, text: str) -> None:
+    call = long_form(kind, parse(expand(kind, text)), table(kind).classes)
+    first = next(iter(settings_of(find(kind, call.name))), "")
+    _check_settings(
+        kind, call.name, dict(call.keywords) | ({} if call.positional is None else {first: call.positional})
+    )
+
+
+def _check_settings(kind: str, name: str, settings: Mapping[str, object]) -> None:
+    """Refuse wrong settings. Those that lack here may stand elsewhere; if none lacks, the plugin itself may refuse."""
+    known = settings_of(find(kind, name))
+    for key, value in settings.items():
+        if key not in known:
+            raise unknown(f"setting of {kind} {name!r}", key, known)
+        convert(value, known[key][0], f"{kind} {name!r}: setting {key!r}")
+    if all(key in settings or default is not MISSING for key, (_, default) in known.items()):
+        build(BASES[kind], resolve(kind, Call(name, None, ()), table(kind).classes, settings))
+
+
+def _texts(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield every text of a configuration that names a plugin: the key it stands under, the plugin's kind, the text."""
+    run = config.run
+    yield "[run] dataset", "dataset", run.dataset
+    yield from (("[run] attacks", "attack", text) for text in run.attacks if run.attacks != (ALL,))
+    yield from (("[run] all_attacks", "attack", text) for text in run.all_attacks)
+    for text in run.rejectors if run.rejectors != (ALL,) else ():
+        rejector, _, framework = expand("rejector", text).partition("@")
+        yield "[run] rejectors", "rejector", rejector
+        if framework:
+            yield "[run] rejectors", "framework", framework
+    for text in run.all_pairs:
+        rejector, framework = split_pair(text)
+        yield "[run] all_pairs", "rejector", expand("rejector", rejector).partition("@")[0]
+        yield "[run] all_pairs", "framework", framework
+    for name in config.values.get("dataset", {}):
+        if network := config.dataset(name).network:
+            yield f"[dataset.{name}] network", "network", network
+        yield "choose_by", "attack", config.recipe(name).choose_by
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Split a pair of `all_pairs` into its rejector and its framework."""
+    rejector, _, framework = text.rpartition("@")
+    if not rejector:
+        raise UseError(f"[run] all_pairs: {text!r} should be rejector@framework")
+    return rejector, framework
 
 
 def expand(kind: str, text: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from rrbench.errors import UseError
 from rrbench.names import Choice
 from rrbench.planning.cells import identity
+from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_file, load_preset
 from rrbench.plugins.registry import build, check_names, choose, expand, find, restore, table
 from rrbench.protocols import Attack, Outputs, Rejector
@@ -263,3 +264,39 @@ def test_the_presets_name_installed_plugins_and_their_settings_only(name: str) -
 def test_a_section_for_nothing_that_is_installed_is_an_error(change: dict[str, object], message: str) -> None:
     with pytest.raises(UseError, match=message):
         check_names(replace(QUICK, values={**QUICK.values, **change}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[run]\nattacks = ['pdg10']", "[run] attacks: unknown attack 'pdg10'; near: pgd"),
+        ("[run]\nall_attacks = ['pgd10', 'selectiv-pgd']", "[run] all_attacks: unknown attack 'selectiv-pgd'"),
+        ("[run]\nall_attacks = ['pgd(stepz=3)']", "[run] all_attacks: unknown setting of attack 'pgd' 'stepz'"),
+        ("[run]\nall_attacks = ['adaptive(ce+rcn)']", "setting 'objective' cannot be 'ce+rcn'"),
+        ("[run]\nrejectors = ['rrr']", "[run] rejectors: unknown rejector 'rrr'; near: rr"),
+        ("[run]\nrejectors = ['rr@pgdat']", "[run] rejectors: unknown framework 'pgdat'; near: pgd-at"),
+        ("[run]\nall_pairs = ['rrr@pgd-at']", "[run] all_pairs: unknown rejector 'rrr'; near: rr"),
+        ("[run]\nall_pairs = ['rr@pgdat']", "[run] all_pairs: unknown framework 'pgdat'; near: pgd-at"),
+        ("[run]\nall_pairs = ['rr']", "[run] all_pairs: 'rr' should be rejector@framework"),
+        ("[run]\ndataset = 'digit'", "[run] dataset: unknown dataset 'digit'; near: digits"),
+        (
+            "[dataset.cifar10]\nnetwork = 'resnet'",
+            "[dataset.cifar10] network: unknown network 'resnet'; near: resnet18",
+        ),
+        ("[dataset.cifar10.recipe]\nchoose_by = 'pdg10'", "choose_by: unknown attack 'pdg10'; near: pgd"),
+    ],
+)
+def test_a_wrong_name_in_a_file_is_an_error_also_where_the_run_does_not_use_it(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    config = load_file(tmp_path / "mine.toml", "quick")
+    with pytest.raises(UseError) as caught:
+        make_plan(Request(["confidence"], ["pgd10"], datasets=["digits"]), config)
+    assert message in str(caught.value)
+
+
+def test_all_aliases_and_names_without_a_setting_that_is_given_elsewhere_are_no_wrong_names(tmp_path: Path) -> None:
+    for text in ("rejectors = ['all']\nattacks = ['all']", "rejectors = ['ccat', 'rr-nosg']\nattacks = ['adaptive']"):
+        (tmp_path / "mine.toml").write_text(f"[run]\n{text}\n")
+        check_names(load_file(tmp_path / "mine.toml", "quick"))
