@@ -54,12 +54,12 @@ def test_most_of_the_fall_to_the_worst_case_needs_no_knowledge_of_the_rejector()
         if row.rejector == "rr" and row.trained_as == "pgd-at+rr":
             assert f"GAMA-FW, which is blind too, RR gains {middle:.2f}." in text("README.md")
             assert f"Under it RR gains {middle:.2f} (" in findings()
-    assert len(shares) == 7
+    assert len(shares) == 9
     least, most = min(shares, key=lambda each: shares[each]), max(shares, key=lambda each: shares[each])
-    assert (least, most) == (("carl", "carl"), ("trades", "confidence"))
-    said = f"takes {shares[least]:.0f} % (CARL) to {shares[most]:.0f} % (TRADES with confidence) of that fall."
+    assert (least, most) == (("carl", "carl"), ("pgd-at", "margin"))
+    said = f"takes {shares[least]:.0f} % (CARL) to {shares[most]:.0f} % (margin) of that fall."
     assert said in findings()
-    assert sum(share > 50 for share in shares.values()) == 6
+    assert sum(share > 50 for share in shares.values()) == 8
 
 
 def test_what_is_below_never_rejecting_on_its_own_network_is_so_clearly_or_perhaps() -> None:

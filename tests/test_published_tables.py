@@ -92,6 +92,7 @@ def test_the_overview_of_the_papers_tables_is_that_of_the_rows() -> None:
     [
         (TABLE3, "cifar10-c-made", SOME),
         (Selection("table4"), "cifar10", SOME.replace("measured} measured cells", "measured} cells on all images")),
+        (Selection("table5"), "cifar10", ALL.replace("cells", "measured cells")),
         (Selection("table6"), "cifar10", ALL),
         (Selection("table9"), "cifar10", SOME),
         (Selection("table10"), "cifar100", SOME),
@@ -109,6 +110,36 @@ def test_the_heading_of_a_table_counts_its_cells(selection: Selection, folder: s
     name = f"Table {selection.paper.removeprefix('table')}{', ResNet-18' if selection.network else ''}"
     said = head.format(**counts, measured=len(judged) - counts["missing"])
     assert f"\n### {name}: {said}" in (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_smaller_tau_makes_the_classifier_better_under_pgd10_and_not_the_score() -> None:
+    section = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### Table 5")[1].split("\n### ")[0]
+    published = {(cell.rejector, cell.attack, cell.metric): cell.value for cell in cells_of("table5")}
+    found = {}
+    for log2tau, rejector, name in (
+        (0, "rr", "tau 1"),
+        (-1, "rr(tau=0.5)", "tau 1/2"),
+        (-2, "rr(tau=0.25)", "tau 1/4"),
+    ):
+        clean, attacked = (
+            row
+            for attack in ("clean", "pgd10")
+            for row in rows()
+            if (row.preset, row.trained_as, row.rejector) == ("paper", f"pgd-at+{rejector}", rejector)
+            and (row.attack, row.eps) == (attack, "" if attack == "clean" else "8/255")
+        )
+        found[rejector] = attacked
+        line = f"| {name}"
+        for row, attack in ((clean, "clean"), (attacked, "pgd-10")):
+            for value, metric in ((f"{row.acc_tpr95:.2f}", "acc_tpr95"), (f"{row.auc:.3f}", "auc")):
+                theirs = published.get((f"rr(log2tau={log2tau})", attack, metric))
+                line += f" | {value}" + (f" ({theirs})" if theirs else "")
+        assert f"{line} | {attacked.acc_all:.2f} | {attacked.deploy_robust:.2f} |" in section
+    first, *others = found.values()
+    for metric in ("acc_all", "acc_tpr95"):
+        more = " and ".join(f"{getattr(row, metric) - getattr(first, metric):.1f}" for row in others)
+        assert f"by {more} points" in " ".join(section.split())
+    assert (first.auc or 0) > (others[0].auc or 0) > (others[1].auc or 0)
 
 
 def test_the_numbers_of_the_text_are_those_of_the_rows() -> None:

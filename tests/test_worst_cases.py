@@ -87,12 +87,13 @@ EFFORT = {
 }
 
 
-def test_the_column_of_effort_against_margin_is_that_of_the_rows() -> None:
+def test_the_columns_of_effort_are_those_of_the_rows() -> None:
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("How much effort is enough")[1]
-    found = {row.attack: f"{row.deploy_robust:.1f}" for row in rows("cifar10-effort")}
+    found = {(row.rejector, row.attack): f"{row.deploy_robust:.1f}" for row in rows("cifar10-effort")}
     for head, attack in EFFORT.items():
-        (printed,) = re.findall(rf"^\| {re.escape(head)}[^|]*\| (?:at most )?\d+ \| (\d+\.\d) \|", text, re.MULTILINE)
-        assert printed == found[attack], attack
+        line = rf"^\| {re.escape(head)}[^|]*\| (?:at most )?\d+ \| (\d+\.\d) \| (\d+\.\d) \| (\d+\.\d) \|"
+        (printed,) = re.findall(line, text, re.MULTILINE)
+        assert printed == tuple(found[rejector, attack] for rejector in ("margin", "confidence", "rr")), attack
 
 
 @pytest.mark.parametrize(("name", "folder"), [("PGD-AT", "cifar10"), ("PGD-AT, weights averaged", "cifar10-average")])

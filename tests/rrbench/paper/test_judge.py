@@ -133,6 +133,16 @@ def test_an_order_that_nothing_tests_explains_nothing() -> None:
             "singular-covariance",
             ["explained", "explained"],
         ),
+        (
+            cell("table7", dataset="cifar10", rejector="rr", attack="cw-l2-adaptive"),
+            "cw-released-l2",
+            ["explained", "unexplained"],
+        ),
+        (
+            cell("table7", dataset="cifar10", rejector="ebd", attack="cw-linf-adaptive"),
+            "cw-released-linf",
+            ["explained", "unexplained"],
+        ),
     ],
 )
 def test_a_footnote_explains_a_cell_only_on_the_sides_that_its_evidence_does(
