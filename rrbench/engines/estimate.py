@@ -18,7 +18,7 @@ from rrbench.protocols import Attack, DataSource, Framework, Rejector
 from rrbench.rows.row import ResultRow
 from rrbench.rows.tables import render
 
-Kind = tuple[Choice, Choice]  # a network and its data set: trainings that share both are equally fast
+Pair = tuple[Choice, Choice]  # a network and its data set: trainings that share both are equally fast
 
 
 class Rates(NamedTuple):
@@ -27,7 +27,8 @@ class Rates(NamedTuple):
     attack: float  # rows in the work folder overrule this rate
     training: float  # of all trainings side by side together, the choice of epoch included
     exact: float  # of attacks that look for the smallest distortion: forward in float32, backward in tf32
-    doubt: str = ""  # why a time from these rates may be far off
+    network: str = ""  # whose rates these are, if they are not known well
+    remark: str = ""  # why a time from these rates may be far off
 
     def seconds(self, cell: Cell) -> float:
         """Return how long a cell's attack takes."""
@@ -57,7 +58,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
     for training, source in sources.items():
         gradients = 0 if source.is_there else training_gradients(training)
         total += gradients
-        seconds += gradients / rates[_kind(training)].training
+        seconds += gradients / rates[_pair_of(training)].training
         state = "shipped" if source.is_shipped else "there" if source.is_there else "to be trained"
         lines.append(["checkpoint", training.trained_as, str(training.dataset), "", f"{gradients:,}", state])
     described = dict(zip(plan.cells, materials.described(plan.cells), strict=True))
@@ -71,7 +72,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         gradients = sum(map(attack_gradients, moving))
         seen.add(key)
         total += gradients
-        seconds += sum(map(rates[_kind(cell.training)].seconds, moving))
+        seconds += sum(map(rates[_pair_of(cell.training)].seconds, moving))
         lines.append(
             [
                 f"{cell.training.trained_as} {cell.rejector}",
@@ -90,9 +91,7 @@ def describe_plan(plan: Plan, runner: Runner, workers: Sequence[int] = ()) -> st
         + f"{shared} of them {'shares' if shared == 1 else 'share'} an attack already run"
         + f"\n{total:,} gradient evaluations, about {duration(seconds)} on {describe(materials.device)}"
         + "".join(f"\n{line}" for line in _with_workers(plan, runner, workers, rates))
-        + "".join(
-            f"\nthis is an estimate: {doubt}" for doubt in dict.fromkeys(each.doubt for each in rates.values()) if doubt
-        )
+        + "".join(f"\nthis is an estimate: {remark}" for remark in _remarks(rates.values()))
     )
 
 
@@ -125,19 +124,19 @@ def _is_at_hand(member: Cell, planned: Collection[str], materials: Materials) ->
     return key in planned or has_answers(materials.store, key, with_images=True)
 
 
-def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int], rates: Mapping[Kind, Rates]) -> list[str]:
+def _with_workers(plan: Plan, runner: Runner, workers: Sequence[int], rates: Mapping[Pair, Rates]) -> list[str]:
     units = runner.units(plan) if workers else []
     seconds = seconds_of(units, runner.materials, rates)
     times = {count: duration(wall_seconds(units, seconds, count)) for count in workers}
     return [f"about {time} with {counted(count, 'worker')}" for count, time in times.items()]
 
 
-def seconds_of(units: Sequence[Unit], materials: Materials, rates: Mapping[Kind, Rates] | None = None) -> list[float]:
-    """Estimate how long each unit takes one worker; only gradients count."""
+def seconds_of(units: Sequence[Unit], materials: Materials, rates: Mapping[Pair, Rates] | None = None) -> list[float]:
+    """Estimate how long each unit takes one worker; only gradients count. Without `rates` no network is tried."""
     if rates is None:
-        rates = _rates((cell for unit in units for cell in unit.cells), materials)
+        rates = _rates((cell for unit in units for cell in unit.cells), materials, may_try=False)
     costly = costly_cells([unit.cells[0] for unit in units if not unit.is_training], materials)
-    return [_seconds(unit, rates[_kind(unit.training)], costly) for unit in units]
+    return [_seconds(unit, rates[_pair_of(unit.training)], costly) for unit in units]
 
 
 def _seconds(unit: Unit, rates: Rates, costly: Mapping[Cell, Sequence[Cell]]) -> float:
@@ -176,35 +175,45 @@ def known_rates(network: str, kind: str) -> Rates:
     return RATES.get((network, kind), RATES["resnet18", kind])
 
 
-def _kind(training: Training) -> Kind:
+def _pair_of(training: Training) -> Pair:
     return training.network, training.dataset
 
 
-def _rates(cells: Iterable[Cell], materials: Materials) -> dict[Kind, Rates]:
-    found = dict[Kind, Rates]()
+def _rates(cells: Iterable[Cell], materials: Materials, *, may_try: bool = True) -> dict[Pair, Rates]:
+    found = dict[Pair, Rates]()
     for cell in cells:
         for training in cell.trainings:
-            if _kind(training) not in found:
-                found[_kind(training)] = _rates_of(training, cell.rejector, materials)
+            if _pair_of(training) not in found:
+                found[_pair_of(training)] = _rates_of(training, cell.rejector, materials, may_try=may_try)
     return found
 
 
-def _rates_of(training: Training, rejector: Choice, materials: Materials) -> Rates:
-    """Return the rates of a network; one that RATES does not have is tried on a few images."""
+def _remarks(found: Iterable[Rates]) -> list[str]:
+    networks: dict[str, dict[str, None]] = {}
+    for each in found:
+        if each.remark:
+            networks.setdefault(each.remark, {})[each.network] = None
+    return [f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} {remark}" for remark, names in networks.items()]
+
+
+def _rates_of(training: Training, rejector: Choice, materials: Materials, *, may_try: bool) -> Rates:
+    """Return the rates of a network; one that RATES does not have may be tried on a few images."""
     name, kind = training.network.name, _device_kind(materials)
     if (name, kind) in RATES:
         return rates_here(name, materials)
     if own := _median_speed(materials, lambda row: _is_of(row, training)):
         return Rates(own, own, own)
+    known = known_rates(name, kind)
+    if not may_try:
+        return known
     shown = training.trained_as if isinstance(training, Given) else str(training.network)
-    tried = {
-        precision: gradients_per_second(training, rejector, materials.device, precision)
-        for precision in dict.fromkeys((materials.precision, "fp32"))
-    }
-    fast, exact = tried[materials.precision], tried["fp32"]
+    fast, exact = (
+        gradients_per_second(training, rejector, materials.device, materials.precision, is_exact=is_exact)
+        for is_exact in (False, True)
+    )
     if fast is None or exact is None:
-        return known_rates(name, kind)._replace(doubt=f"{shown} could not be timed here, and counts as a ResNet-18")
-    return Rates(fast, fast, exact, f"{shown} was timed on a few images, without an attack")
+        return known._replace(network=shown, remark="counted as a ResNet-18, for timing failed")
+    return Rates(fast, fast, exact, shown, "timed on a few images, without an attack")
 
 
 def _is_of(row: ResultRow, training: Training) -> bool:

@@ -20,21 +20,28 @@ from rrbench.protocols import DataInfo, DataSource, NetworkSource, Rejector
 from rrbench.training.train import build_network
 
 LONG_ENOUGH = 0.1  # seconds: a batch that takes so long tells the speed
+TOO_LONG = 1.0  # seconds: such a batch is not repeated
 GROWTH = 4  # of the batch, as long as it takes less
 
 
 def gradients_per_second(
-    training: Training, rejector: Choice, device: torch.device, precision: Precision
+    training: Training, rejector: Choice, device: torch.device, precision: Precision, *, is_exact: bool
 ) -> float | None:
-    """Return how many gradients a second a network gives on this device; None if it cannot be tried here."""
+    """Return how many gradients a second a network gives on this device in a run of this precision; None if it fails.
+
+    `is_exact` is for attacks whose forward pass is in float32 whatever the run's precision is.
+    """
     info = build(DataSource, training.dataset).info
     try:
         with no_exit(), surroundings_kept():
             network = _network(training, rejector, info, device)
             with frozen(network), kept(network, changes_itself), tf32(precision != "fp32"):
-                return _speed(Instrumented(network, precision), info, device)
+                return _speed(Instrumented(network, "fp32" if is_exact else precision), info, device)
     except Exception:  # a network may fail in any way, and its GPU may be in another machine
         return None
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # other processes may need the memory of the largest batch
 
 
 def _network(training: Training, rejector: Choice, info: DataInfo, device: torch.device) -> nn.Module:
@@ -43,14 +50,21 @@ def _network(training: Training, rejector: Choice, info: DataInfo, device: torch
     return place(build_network(training, info, build(Rejector, training.rejector)), device)
 
 
-def _speed(network: Instrumented, info: DataInfo, device: torch.device) -> float:
+def _speed(network: Instrumented, info: DataInfo, device: torch.device) -> float | None:
     """Take larger batches, up to that of attacks: small ones are slow, and a large one of a large network is long."""
-    size, most = 1, max(1, min(batch_size(device, info.shape), info.test_size))
+    most = max(1, min(batch_size(device, info.shape), info.test_size))
+    size, found = min(2, most), None  # some networks cannot answer a single image
     while True:
-        # The first time a batch has a new size, it also waits for memory and for the choice of kernels.
-        seconds = min(_seconds(network, size, info, device) for _ in range(2))
+        try:
+            seconds = _seconds(network, size, info, device)
+            if seconds < TOO_LONG:
+                # The first time a batch has a new size, it also waits for memory and for the choice of kernels.
+                seconds = min(seconds, _seconds(network, size, info, device))
+        except RuntimeError:  # too little memory, say: attacks then take smaller batches, too
+            return found
+        found = size / seconds
         if seconds >= LONG_ENOUGH or size == most:
-            return size / seconds
+            return found
         size = min(GROWTH * size, most)
 
 

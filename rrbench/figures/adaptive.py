@@ -202,8 +202,9 @@ def _shared(references: Sequence[Point]) -> str:
 def reference_points(request: PaperRequest) -> list[Point]:
     """Return the cell with the lowest TPR-95, for each other rejector and for RR under other attacks.
 
-    The paper does not say which attack its baselines are under; this is the worst one measured at this budget. A cell
-    on fewer inputs is taken only for a rejector that has none on all.
+    The paper does not say which attack its baselines are under; this is the worst one measured at this budget, of those
+    that all of them met, if there are any: a line would else be lower only because a stronger attack was run on it
+    alone. A cell on fewer inputs is taken only for a rejector that has none on all.
     """
     found: dict[tuple[str, str], list[Point]] = {}
     for cell in (*request.cells, *request.short):
@@ -217,4 +218,7 @@ def reference_points(request: PaperRequest) -> list[Point]:
             continue
         found.setdefault(victim, []).append(_point(request, cell))
     victims = sorted(found, key=lambda victim: (victim[0] != TRAINED_AS, victim))
+    met = set.intersection(*({point.row.attack for point in points} for points in found.values())) if found else set()
+    if met:
+        found = {victim: [point for point in points if point.row.attack in met] for victim, points in found.items()}
     return [min(found[victim], key=lambda point: (bool(point.differs), point.row.acc_tpr95)) for victim in victims]

@@ -22,8 +22,7 @@ def wrap(model: nn.Module) -> "Wrapped":
         raise UseError(f"a network must be a torch.nn.Module, not {type(model).__name__}")
     if any(isinstance(weight, UninitializedParameter) for weight in model.parameters()):
         raise UseError("the network has weights that are not made yet, as LazyLinear's: ask it for an answer first")
-    # What load_model returns hides features and head from other libraries; rejectors may need them.
-    return Wrapped(model.network if type(model) is Classifier else model)
+    return Wrapped(model.network if isinstance(model, Classifier) and model.is_plain else model)
 
 
 class Wrapped(nn.Module):
@@ -55,6 +54,12 @@ class Classifier(nn.Module):
     def outputs(self, images: Tensor) -> Outputs:
         """Return features, logits and head."""
         return cast(Outputs, self.network(images))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its network answers; then rejectors can be shown the features and head that it hides."""
+        hooks = self._forward_hooks or self._forward_pre_hooks
+        return type(self) is Classifier and not hooks and "forward" not in vars(self) and "outputs" not in vars(self)
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,8 @@ def check_network(network: nn.Module, batch: Batch, classes: int | None, *, in_d
     if not isinstance(answer, Outputs) and in_data == outputs.features.shape[1] != outputs.logits.shape[1]:
         raise UseError(
             f"the network seems to return (logits, features): the first has {in_data} columns, as many as there are "
-            f"classes, and the second {outputs.logits.shape[1]}; return (features, logits), or rrbench.Outputs, "
-            "which names them"
+            f"classes, and the second {outputs.logits.shape[1]}; return (features, logits), or, if these are that, "
+            "rrbench.Outputs, which names its parts"
         )
     if classes is not None and outputs.logits.shape[1] != classes:
         raise UseError(f"the network has {outputs.logits.shape[1]} logits, but there are {classes} classes")

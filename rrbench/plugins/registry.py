@@ -156,21 +156,31 @@ def check_names(config: Config) -> None:
                 _check_settings(kind, name, settings)
     for where, kind, text in _texts(config):
         try:
-            _check_text(kind, text)
+            for kind_of_part, part in _parts(kind, text):
+                _check_text(kind_of_part, part, config)
         except UseError as error:
             raise UseError(f"{where}: {error}") from None
 
 
-def _check_text(kind: str, text: str) -> None:
-    call = long_form(kind, parse(expand(kind, text)), table(kind).classes)
-    first = next(iter(settings_of(find(kind, call.name))), "")
-    _check_settings(
-        kind, call.name, dict(call.keywords) | ({} if call.positional is None else {first: call.positional})
-    )
+def _parts(kind: str, text: str) -> list[tuple[str, str]]:
+    """Split `rejector@framework` into the two plugins that it names."""
+    expanded = expand(kind, text)
+    if kind != "rejector" or "@" not in expanded:
+        return [(kind, expanded)]
+    rejector, _, framework = expanded.partition("@")
+    return [("rejector", rejector), ("framework", framework)]
+
+
+def _check_text(kind: str, text: str, config: Config) -> None:
+    call = long_form(kind, parse(text), table(kind).classes)
+    given = dict[str, object](call.keywords)
+    if call.positional is not None:
+        given[next(iter(settings_of(find(kind, call.name))), "")] = call.positional
+    _check_settings(kind, call.name, config.values.get(kind, {}).get(call.name, {}) | given)
 
 
 def _check_settings(kind: str, name: str, settings: Mapping[str, object]) -> None:
-    """Refuse wrong settings. Those that lack here may stand elsewhere; if none lacks, the plugin itself may refuse."""
+    """Refuse wrong settings. A missing one may be given elsewhere; if none is missing, the plugin itself may refuse."""
     known = settings_of(find(kind, name))
     for key, value in settings.items():
         if key not in known:
@@ -186,19 +196,15 @@ def _texts(config: Config) -> Iterator[tuple[str, str, str]]:
     yield "[run] dataset", "dataset", run.dataset
     yield from (("[run] attacks", "attack", text) for text in run.attacks if run.attacks != (ALL,))
     yield from (("[run] all_attacks", "attack", text) for text in run.all_attacks)
-    for text in run.rejectors if run.rejectors != (ALL,) else ():
-        rejector, _, framework = expand("rejector", text).partition("@")
-        yield "[run] rejectors", "rejector", rejector
-        if framework:
-            yield "[run] rejectors", "framework", framework
+    yield from (("[run] rejectors", "rejector", text) for text in run.rejectors if run.rejectors != (ALL,))
     for text in run.all_pairs:
         rejector, framework = split_pair(text)
-        yield "[run] all_pairs", "rejector", expand("rejector", rejector).partition("@")[0]
+        yield "[run] all_pairs", "rejector", rejector
         yield "[run] all_pairs", "framework", framework
     for name in config.values.get("dataset", {}):
         if network := config.dataset(name).network:
             yield f"[dataset.{name}] network", "network", network
-        yield "choose_by", "attack", config.recipe(name).choose_by
+        yield f"choose_by for {name}", "attack", config.recipe(name).choose_by
 
 
 def split_pair(text: str) -> tuple[str, str]:
