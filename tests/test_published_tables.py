@@ -134,7 +134,8 @@ def test_a_smaller_tau_makes_the_classifier_better_under_pgd10_and_not_the_score
             for value, metric in ((f"{row.acc_tpr95:.2f}", "acc_tpr95"), (f"{row.auc:.3f}", "auc")):
                 theirs = published.get((f"rr(log2tau={log2tau})", attack, metric))
                 line += f" | {value}" + (f" ({theirs})" if theirs else "")
-        assert f"{line} | {attacked.acc_all:.2f} | {attacked.deploy_robust:.2f} |" in section
+        last = (attacked.acc_all, attacked.deploy_robust, attacked.deploy_coverage, attacked.deploy_joint)
+        assert f"{line} | {' | '.join(f'{value:.2f}' for value in last)} |" in section
     first, *others = found.values()
     for metric in ("acc_all", "acc_tpr95"):
         more = " and ".join(f"{getattr(row, metric) - getattr(first, metric):.1f}" for row in others)

@@ -176,7 +176,8 @@ def _check_text(kind: str, text: str, config: Config) -> None:
     given = dict[str, object](call.keywords)
     if call.positional is not None:
         given[next(iter(settings_of(find(kind, call.name))), "")] = call.positional
-    _check_settings(kind, call.name, config.values.get(kind, {}).get(call.name, {}) | given)
+    own = config.settings(kind, call.name, parse(config.run.dataset).name)
+    _check_settings(kind, call.name, {**own, **given})
 
 
 def _check_settings(kind: str, name: str, settings: Mapping[str, object]) -> None:

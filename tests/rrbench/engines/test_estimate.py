@@ -290,14 +290,30 @@ def test_the_time_of_a_network_of_the_user_s_own_follows_its_own_speed(tmp_path:
     assert 2 <= slow <= 10
     both, below = shown_seconds(job_of(tmp_path, Linear(), Slow()))
     assert 2 <= both <= 11
-    assert [line.split()[4] for line in below] == ["linear", "slow"]
+    assert below == ["this is an estimate: linear, slow were timed on a few images, without an attack"]
 
 
 @pytest.mark.usefixtures("held")
 def test_a_network_that_cannot_be_timed_counts_as_a_resnet_and_the_plan_says_so(tmp_path: Path) -> None:
     seconds, below = shown_seconds(job_of(tmp_path, Flat()))
     assert seconds == 1200 / RATES["resnet18", "cpu"].attack
-    assert below == ["this is an estimate: flat could not be timed here, and counts as a ResNet-18"]
+    assert below == ["this is an estimate: flat was counted as a ResNet-18, for timing failed"]
+
+
+class Crowded(Linear):
+    """Refuses one image, and more than eight."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not 2 <= len(images) <= 8:
+            raise RuntimeError("out of memory")
+        return super().forward(images)
+
+
+@pytest.mark.usefixtures("held")
+def test_a_network_that_fails_on_large_batches_has_the_speed_of_smaller_ones(tmp_path: Path) -> None:
+    seconds, below = shown_seconds(job_of(tmp_path, Crowded()))
+    assert seconds <= 1
+    assert below == ["this is an estimate: crowded was timed on a few images, without an attack"]
 
 
 @pytest.mark.usefixtures("held")

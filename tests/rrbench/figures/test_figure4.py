@@ -190,6 +190,16 @@ def test_what_all_references_have_less_of_stands_once_in_the_caption_and_the_leg
         assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
 
 
+def test_the_references_are_under_an_attack_that_all_of_them_met(cells: list[Scored]) -> None:
+    points = [adaptive_cell(cells, name, 1) for name in OBJECTIVES]
+    victims = [scores_of(cells, trained_as, "pgd10") for trained_as in ("pgd-at", "pgd-at+rr")]
+    both = [replaced(as_cifar(each, "paper", None), n=10_000, acc_tpr95=20.0) for each in victims]
+    stronger = replaced(both[1], attack="pgd99", acc_tpr95=10.0)  # met by RR alone
+    figure = figure4(paper_request("figure4", Path("runs"), [*points, *both, stronger], FigureOptions()))
+    labels = {str(item.get_label()) for item in figure.axes[0].lines if "pgd" in str(item.get_label())}
+    assert labels == {"confidence (pgd-at): pgd10", "rr (pgd-at+rr): pgd10"}
+
+
 def test_the_lines_of_the_published_figure_4_can_be_told_apart() -> None:
     panel = figures.draw("figure4", ROOT / "results" / "tenth", FigureOptions()).axes[0]
     # Matplotlib calls dashes of one's own "--"; only its private pattern tells them apart.

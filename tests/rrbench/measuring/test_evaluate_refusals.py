@@ -216,7 +216,7 @@ def test_logits_before_features_are_one_line_that_names_the_model() -> None:
     models = {"good": Featured(), "bad": Swapped()}
     line = refusal(lambda: rrbench.evaluate(models, "confidence", "clean", inputs(20)))
     assert line.startswith("bad: the network seems to return (logits, features): the first has 2 columns")
-    assert "the second 16; return (features, logits), or rrbench.Outputs" in line
+    assert "the second 16; return (features, logits), or, if these are that, rrbench.Outputs" in line
 
 
 class Failing(Linear):

@@ -283,7 +283,9 @@ def test_a_section_for_nothing_that_is_installed_is_an_error(change: dict[str, o
             "[dataset.cifar10]\nnetwork = 'resnet'",
             "[dataset.cifar10] network: unknown network 'resnet'; near: resnet18",
         ),
-        ("[dataset.cifar10.recipe]\nchoose_by = 'pdg10'", "choose_by: unknown attack 'pdg10'; near: pgd"),
+        ("[dataset.cifar10.recipe]\nchoose_by = 'pdg10'", "choose_by for cifar10: unknown attack 'pdg10'; near: pgd"),
+        ("[run]\nrejectors = ['rr@']", "[run] rejectors: cannot read ''"),
+        ("[run]\nrejectors = ['kd(g=1e-3)@pgd-at(']", "[run] rejectors: cannot read"),
     ],
 )
 def test_a_wrong_name_in_a_file_is_an_error_also_where_the_run_does_not_use_it(
@@ -300,3 +302,12 @@ def test_all_aliases_and_names_without_a_setting_that_is_given_elsewhere_are_no_
     for text in ("rejectors = ['all']\nattacks = ['all']", "rejectors = ['ccat', 'rr-nosg']\nattacks = ['adaptive']"):
         (tmp_path / "mine.toml").write_text(f"[run]\n{text}\n")
         check_names(load_file(tmp_path / "mine.toml", "quick"))
+
+
+def test_a_name_is_judged_together_with_the_section_of_its_plugin(tmp_path: Path) -> None:
+    text = "[run]\nrejectors = ['lid(k=25000)']\n"
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UseError, match=r"\[run\] rejectors: .*at most the number of references"):
+        check_names(load_file(tmp_path / "mine.toml", "quick"))
+    (tmp_path / "mine.toml").write_text(text + "[rejector.lid]\nreferences = 40000\n")
+    check_names(load_file(tmp_path / "mine.toml", "quick"))

@@ -60,6 +60,13 @@ def test_rejectors_that_need_features_or_a_head_are_measured_on_a_loaded_model()
     assert rows.auc[1] == pytest.approx(roc_auc_score(outputs.logits.argmax(1) == batch.labels, certainty))
 
 
+def test_a_hook_on_a_loaded_model_counts() -> None:
+    model, batch = rrbench.load_model("digits", "pgd-at"), TEST.at(slice(120))
+    model.register_forward_hook(lambda *call: call[2] * 0)
+    rows = rrbench.evaluate(model, "confidence", "clean", batch, progress=False)
+    assert rows.acc_all[0] == pytest.approx(100 * (batch.labels == 0).double().mean().item())
+
+
 @pytest.mark.parametrize(
     ("names", "more", "line"),
     [
