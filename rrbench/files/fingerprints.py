@@ -2,7 +2,9 @@
 
 import functools
 import hashlib
+import logging
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -13,9 +15,37 @@ from torch import Tensor, fx, nn
 
 LENGTH = 16  # digits of a hash in a row
 DEPTH = 12  # levels of nested objects that are hashed
-# Packages whose functions and classes are told by their names.
+# Packages whose functions and classes are told by their names, and in whose modules no values are looked for.
 LIBRARIES = frozenset(
-    ["torch", "torchvision", "numpy", "builtins", "abc", "rrbench", "math", "typing", "functools", "collections"]
+    {
+        "torch",
+        "torchvision",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "rrbench",
+        "builtins",
+        "math",
+        "typing",
+        "functools",
+        "collections",
+    }
+)
+# Of these, too, functions and classes are told by their names. Not of `types` and `abc`: classes that users make
+# without a `class` statement say that they are from there.
+STANDARD = sys.stdlib_module_names - {"types", "abc"}
+# What Python and not the author puts into a class; some of it comes and goes, or has an address.
+NOT_WRITTEN = frozenset(
+    {
+        "__module__",
+        "__qualname__",
+        "__doc__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__match_args__",
+        "__slotnames__",
+        "_abc_impl",
+    }
 )
 
 
@@ -51,7 +81,7 @@ def of_network(network: nn.Module) -> str:
 def of_object(thing: object) -> str:
     """Hash what a function or an object does: its code, and the values that it holds or uses."""
     digest = hashlib.sha256()
-    for part in _parts(thing, set(), DEPTH):
+    for part in _parts(thing, {}, DEPTH):
         digest.update(part)
     return digest.hexdigest()[:LENGTH]
 
@@ -61,19 +91,24 @@ def name_of(thing: object) -> str:
     return str(getattr(thing, "__name__", None) or _plain(repr(thing)))
 
 
-def _parts(thing: object, seen: set[int], depth: int) -> Iterator[bytes]:
-    """Walk through code and values; skip what was met before or lies too deep."""
+def _parts(thing: object, seen: dict[int, tuple[int, object]], depth: int) -> Iterator[bytes]:
+    """Walk through code and values; skip what was met before or lies too deep.
+
+    What was seen is kept alive: another object could get its id.
+    """
     if isinstance(thing, Tensor):
         yield _of_tensor(thing)
-    elif isinstance(thing, np.ndarray):
+    elif isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
         # A plain array: NumPy's `masked` refuses to give its bytes.
         yield repr((thing.dtype, thing.shape)).encode() + np.asarray(thing).tobytes()
     elif isinstance(thing, str | bytes | int | float | complex | bool | types.NoneType):
         yield repr(thing).encode()
-    elif id(thing) in seen or not depth:
-        yield b"again"
+    elif id(thing) in seen:
+        yield f"again {seen[id(thing)][0]}".encode()
+    elif not depth:
+        yield b"too deep"
     else:
-        seen.add(id(thing))
+        seen[id(thing)] = (len(seen), thing)
         yield type(thing).__qualname__.encode()
         for part in _inside(thing):
             yield from _parts(part, seen, depth - 1)
@@ -85,18 +120,17 @@ def _inside(thing: object) -> Iterator[object]:
         yield from (of_network(thing), type(thing))
     elif isinstance(thing, types.CodeType):
         yield from (thing.co_code, thing.co_names, thing.co_consts)
+    elif isinstance(thing, np.ndarray | np.generic):
+        yield from (repr(np.shape(thing)), thing.tolist())  # its bytes are addresses
+    elif isinstance(thing, logging.Logger):
+        yield thing.name  # it leads to every logger of the process
     elif isinstance(thing, types.FunctionType) and _is_library(thing.__globals__.get("__name__")):
         # Named by its code: a decorator may have given it the name of a user's function, which its closure then holds.
         yield from (f"{thing.__globals__['__name__']}.{thing.__code__.co_qualname}", *_given(thing))
     elif isinstance(thing, types.FunctionType):
         yield from (thing.__code__, *_given(thing))
-        names = set(_names(thing.__code__))
-        for value in (thing.__globals__.get(name) for name in sorted(names)):
-            if isinstance(value, types.ModuleType):
-                is_own = not _is_library(value.__name__)
-                yield from (getattr(value, name, None) for name in sorted(names) if is_own)
-            else:
-                yield value
+        names = sorted(set(_names(thing.__code__)))
+        yield from _reached([thing.__globals__.get(name) for name in names], names)
     elif isinstance(thing, types.ModuleType):
         yield thing.__name__
     elif isinstance(thing, property):
@@ -114,11 +148,35 @@ def _inside(thing: object) -> Iterator[object]:
     elif isinstance(thing, type):
         yield f"{thing.__module__}.{thing.__qualname__}"
         if not _is_library(thing.__module__):
-            yield from (value for name, value in sorted(vars(thing).items()) if _is_code(name, value))
+            written = sorted((name, value) for name, value in vars(thing).items() if _is_written(name, value))
+            yield from (part for item in written for part in item)
             yield from thing.__bases__
     else:
         yield from (type(thing), _plain(repr(thing)))
-        yield from vars(thing).values() if hasattr(thing, "__dict__") else ()
+        yield from (part for item in _attributes(thing) for part in item)
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, object]]:
+    """Return the names and values that an object holds, in `__dict__` or in slots."""
+    yield from sorted(vars(thing).items(), key=lambda item: item[0]) if hasattr(thing, "__dict__") else ()
+    for base in type(thing).__mro__:
+        # Slots of a library's class may be caches, as in a Path, of which `repr` tells enough.
+        if "__slots__" in vars(base) and not _is_library(base.__module__):
+            for name, value in sorted(vars(base).items()):
+                if isinstance(value, types.MemberDescriptorType) and hasattr(thing, name):
+                    yield name, getattr(thing, name)
+
+
+def _reached(values: list[object], names: list[str]) -> Iterator[object]:
+    """Return the values that code finds by its names, also through modules, and modules in these."""
+    modules: list[types.ModuleType] = []
+    while values:
+        value = values.pop(0)
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif value not in modules and value.__name__.partition(".")[0] not in LIBRARIES:
+            modules.append(value)
+            values += [getattr(value, name, None) for name in names]
 
 
 def _given(function: types.FunctionType) -> Iterator[object]:
@@ -132,7 +190,7 @@ def _given(function: types.FunctionType) -> Iterator[object]:
 
 
 def _is_library(module: str | None) -> bool:
-    return str(module).partition(".")[0] in LIBRARIES
+    return str(module).partition(".")[0] in LIBRARIES | STANDARD
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -143,16 +201,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_code(name: str, value: object) -> bool:
+def _is_written(name: str, value: object) -> bool:
     """Tell whether the author of a class wrote this attribute."""
-    code = (types.FunctionType, property, staticmethod, classmethod)
-    return isinstance(value, (*code, int, float, str, tuple, frozenset, list, dict, Tensor)) and name not in (
-        "__module__",
-        "__qualname__",
-        "__doc__",
-        "__firstlineno__",
-        "__match_args__",
-    )
+    return name not in NOT_WRITTEN and not isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType)
 
 
 def _of_tensor(tensor: Tensor) -> bytes:
@@ -162,4 +213,4 @@ def _of_tensor(tensor: Tensor) -> bytes:
 
 def _plain(text: str) -> str:
     """Remove memory addresses."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

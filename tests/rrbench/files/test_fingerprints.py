@@ -1,5 +1,14 @@
 """A hash of a user's own object follows what it does and holds."""
 
+import copy
+import functools
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -80,3 +89,135 @@ def test_a_network_that_leads_back_to_itself_has_a_hash() -> None:
     for network in (one, same, other):
         network.holder = [network]  # type: ignore[assignment]
     assert of_network(one) == of_network(same) != of_network(other)
+
+
+def filled(value: float) -> nn.Module:
+    network = nn.Linear(1, 1)
+    for parameter in network.parameters():
+        nn.init.constant_(parameter, value)
+    return network
+
+
+class Holder:
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+
+class Slotted:
+    __slots__ = ("__hidden", "empty", "sign")
+
+    def __init__(self, sign: float, hidden: float = 0.0) -> None:
+        self.sign, self.__hidden = sign, hidden
+
+
+CLASS_ATTRIBUTES: dict[str, Callable[[float], Any]] = {
+    "array": lambda value: np.array([value]),
+    "array of objects": lambda value: np.array([Fraction(value), "text"], dtype=object),
+    "scalar of NumPy": np.float32,
+    "fraction": Fraction,
+    "module": filled,
+    "partial": lambda value: functools.partial(torch.clamp, min=value),
+    "object": lambda value: Holder(sign=value),
+    "object with slots": Slotted,
+    "set": lambda value: {value},
+    "class": lambda value: type("Inner", (), {"sign": value}),
+    "cached method": lambda value: functools.lru_cache(lambda self: value),
+}
+
+
+@pytest.mark.parametrize("make", CLASS_ATTRIBUTES.values(), ids=CLASS_ATTRIBUTES)
+@pytest.mark.parametrize("base", [object, nn.Module])
+def test_an_attribute_of_a_class_counts_whatever_its_type(base: type, make: Callable[[float], Any]) -> None:
+    one, same, other = (type("Own", (base,), {"value": make(value)})() for value in (1.0, 1.0, -1.0))
+    hashed: Any = of_object if base is object else of_network
+    assert hashed(one) == hashed(same) != hashed(other)
+
+
+def test_a_class_that_was_copied_or_made_without_a_statement_has_a_hash_of_its_code() -> None:
+    one = Slotted(1.0)
+    before = of_object(one)
+    copy.copy(one)  # Python then notes the slots in the class
+    assert of_object(one) == before
+    made = [types.new_class("Made", (), {}, lambda space, by=by: space.update(by=by)) for by in (2, 3)]  # type: ignore[misc]
+    assert of_object(made[0]) != of_object(made[1])
+
+
+def test_a_module_within_a_package_is_followed() -> None:
+    hashes = []
+    for sign in (1, 1, -1):
+        package, helpers = types.ModuleType("mypkg"), types.ModuleType("mypkg.helpers")
+        exec(f"def certain(outputs):\n    return {sign} * outputs", vars(helpers))
+        package.helpers, helpers.package = helpers, package  # type: ignore[attr-defined]
+        space: dict[str, Any] = {"mypkg": package, "__name__": "mine"}
+        hashes.append(of_object(eval("lambda outputs: mypkg.helpers.certain(outputs)", space)))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_slots_count_also_hidden_and_empty_ones() -> None:
+    assert of_object(Slotted(1.0)) == of_object(Slotted(1.0)) != of_object(Slotted(-1.0))
+    assert of_object(Slotted(1.0)) != of_object(Slotted(1.0, 2.0))
+
+
+def test_it_counts_which_attribute_holds_a_value() -> None:
+    assert of_object(Holder(plus=1.0, minus=-1.0)) == of_object(Holder(minus=-1.0, plus=1.0))
+    assert of_object(Holder(plus=1.0, minus=-1.0)) != of_object(Holder(minus=1.0, plus=-1.0))
+    first, second = Holder(sign=1.0), Holder(sign=-1.0)
+    # Each was met before.
+    assert of_object([first, second, first]) != of_object([first, second, second])
+
+
+PROBE = """
+import functools, json, logging, random, re, sys, threading
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+import numpy as np, scipy.special, sklearn.linear_model, torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+from rrbench.files.fingerprints import of_network, of_object
+
+for number in range(int(sys.argv[1])):  # what another process may hold besides
+    logging.getLogger(f"other{number}")
+    type(f"Other{number}", (torch.autograd.Function,), {})
+
+class Kind(Enum):
+    ONE = 1.5
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(context, images): return images
+
+path = Path("folder/file")
+hash(path), str(path)
+
+class Held:
+    __slots__ = ("sign",)
+
+held = Held()
+held.sign = 1
+
+class Network(nn.Module):
+    array, objects, scalar = np.ones(3), np.array([Fraction(1, 2), "a"], dtype=object), np.float32(2)
+    share, inner, partial = Fraction(1, 3), nn.ReLU(), functools.partial(torch.clamp, min=0)
+    draws, legacy, python, lock = np.random.default_rng(0), np.random.RandomState(0), random.Random(0), threading.Lock()
+    log, pattern, path, kind, own, held = logging.getLogger("mine"), re.compile("a"), path, Kind.ONE, Own, held
+    words, cached = {"a", "b", "c"}, functools.lru_cache(lambda self: 1)
+    fitted = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
+    def forward(self, images):
+        self.log.debug("%s", path)
+        scipy.special.softmax(images.numpy(), 1)
+        return sklearn.linear_model.LogisticRegression().decision_function(images)
+
+parts = {name: of_object(value) for name, value in vars(Network).items() if name[0] != "_"}
+print(json.dumps([of_network(Network()), of_object(Network), parts]))
+"""
+
+
+def test_hashes_are_the_same_in_each_process() -> None:
+    found = []
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        words = [sys.executable, "-c", PROBE, seed]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=True)
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1]
