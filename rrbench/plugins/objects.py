@@ -41,6 +41,8 @@ def choose_rejector(given: object, config: Config, name: str | None = None, *, r
         )
     if isinstance(given, Rejector):
         _check_class(given)
+        if not hasattr(given, "fitted"):
+            raise UseError(f"{type(given).__name__}.__init__ does not call super().__init__(): write it there first")
         is_fitted = bool(given.fitted) and not refit
         fit = dict(given.fitted) if is_fitted else {}
 
@@ -51,7 +53,7 @@ def choose_rejector(given: object, config: Config, name: str | None = None, *, r
 
         known = None if is_fitted or name else _installed("rejector", given, config)
         bare = make()
-        return known or hold("rejector", name or repr(given), of_object(bare), make, _settings(given))
+        return known or hold("rejector", name or _name(given), of_object(bare), make, _settings(given))
     if callable(given):
         function = Function(given)
         return hold("rejector", name or repr(function), of_object(given), lambda: function, _settings(function))
@@ -64,7 +66,7 @@ def choose_attack(given: object, config: Config, name: str | None = None) -> Cho
         raise UseError(f"an attack is a name or an Attack, not {type(given).__name__}")
     _check_class(given)
     known = None if name else _installed("attack", given, config)
-    return known or hold("attack", name or repr(given), of_object(given), lambda: given, _settings(given))
+    return known or hold("attack", name or _name(given), of_object(given), lambda: given, _settings(given))
 
 
 def _installed(kind: str, plugin: Rejector | Attack, config: Config) -> Choice | None:
@@ -85,6 +87,11 @@ def _check_class(plugin: Rejector | Attack) -> None:
         check_class(type(plugin))
     except TypeError as error:
         raise UseError(str(error)) from None
+
+
+def _name(plugin: Rejector | Attack) -> str:
+    """Name a plugin alike in every run: what Python itself prints for an object holds its address."""
+    return type(plugin).__name__ if type(plugin).__repr__ is object.__repr__ else name_of(plugin)
 
 
 def _settings(plugin: Rejector | Attack) -> Mapping[str, Value]:

@@ -178,3 +178,35 @@ def test_weights_that_are_not_made_yet_are_refused_in_one_line() -> None:
     assert line.startswith("the network has weights that are not made yet")
     network(inputs(2)[0])
     assert measure(network, "confidence", "clean", inputs(20)).status == "ok"
+
+
+class Unprepared(rrbench.Rejector):
+    """Has an `__init__` that forgets that of its base."""
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return self.scale * outputs.logits.amax(1)
+
+
+def test_a_rejector_that_does_not_prepare_its_base_is_refused_in_one_line() -> None:
+    line = refusal(lambda: rrbench.evaluate(Linear(), Unprepared(), "clean", inputs(20)))
+    assert line == "Unprepared.__init__ does not call super().__init__(): write it there first"
+
+
+class Still(rrbench.Attack):
+    """Moves nothing, and is no dataclass."""
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        return Moved(batch.images)
+
+    def gradients_per_image(self, classes: int) -> int:
+        return 0
+
+
+def test_an_attack_that_is_no_dataclass_has_its_class_as_its_name() -> None:
+    attacks = [Still(), Still()]  # both alive: at two addresses
+    rows = [rrbench.evaluate(Linear(), "confidence", attack, inputs(20), budget="linf:1/50") for attack in attacks]
+    assert [list(each["attack"]) for each in rows] == [["Still"], ["Still"]]
+    assert rows[0]["settings"][0] == rows[1]["settings"][0]
