@@ -109,6 +109,8 @@ class MeasuredNetwork:
             test, outputs = self.test(), self.outputs("test")
             if rejector is not None:
                 self._doubts[about] = probes.of_rejector(rejector, outputs, test.labels)
+                if rejector.has_fit():
+                    self._doubts[about] += self._of_fit
                 return self._doubts[about]
             # As many as are attacked at once: more large images may need more memory than there is.
             few = slice(batch_size(self.device, test.images.shape[1:]))
@@ -116,6 +118,12 @@ class MeasuredNetwork:
                 found = probes.of_network(self.network, test.at(few), outputs.at(few))
             self._doubts[about] = found + probes.of_data(test, self.apart())
         return self._doubts[about]
+
+    @cached_property
+    def _of_fit(self) -> list[Doubt]:
+        """Doubts about the inputs of a fit, the same for every fitted rejector."""
+        train = self.batch("train")
+        return [] if train is None else probes.of_fit(self.test(), self.apart(), train)
 
     def victim(self, rejector: Rejector, *, needs_scale: bool) -> Victim:
         """Fit and calibrate a rejector; `needs_scale`: an adaptive attack will need the scale of its certainty."""

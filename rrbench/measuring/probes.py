@@ -26,7 +26,7 @@ LONGEST = 0.04  # longest step in the images, which are first moved this far ins
 NEAR = 0.01  # CHANGE and LONGEST of a certainty: its inputs are exact, and longer steps change nearest neighbours
 WRONG = 0.5  # of the change: an error above it is wrong; the median of every shipped network is below 0.15
 FLAT = 0.9  # share of inputs with a gradient of zero
-OVERLAP = 0.01  # share of the measured inputs; many data sets hold a few images twice
+OVERLAP = 0.01  # share of the inputs: many data sets hold a few images twice, CIFAR in its train and test split
 ENOUGH = 20  # inputs that fix a threshold: of fewer, 95 % of the right ones are all of them
 
 UNSTEADY = {
@@ -103,11 +103,28 @@ def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
     found = []
     if apart.size < ENOUGH:
         found.append(Doubt(f"the threshold was fixed on {apart.size} inputs alone: too few to know what it keeps"))
-    if apart.images.shape[1:] == test.images.shape[1:]:
-        count = int(torch.isin(_hashes(test.images), _hashes(apart.images)).sum())
-        if count > OVERLAP * test.size:
-            found.append(Doubt(f"the threshold was fixed on {count} of the inputs that it is measured on"))
+    count = _shared(test, apart)
+    if count:
+        found.append(Doubt(f"the threshold was fixed on {count} of the inputs that it is measured on"))
     return found
+
+
+def of_fit(test: Batch, apart: Batch | None, train: Batch) -> list[Doubt]:
+    """Return doubts if a rejector was fitted on inputs that are measured, or that fix its threshold."""
+    found = []
+    for batch, use in ((test, "that it is measured on"), (apart, "that fix its threshold")):
+        count = 0 if batch is None else _shared(batch, train)
+        if count:
+            found.append(Doubt(f"the rejector was fitted on {count} of the inputs {use}"))
+    return found
+
+
+def _shared(batch: Batch, others: Batch) -> int:
+    """Return how many images of a batch are among others; 0 if they are few, as in many data sets."""
+    if batch.images.shape[1:] != others.images.shape[1:]:
+        return 0
+    count = int(torch.isin(_hashes(batch.images), _hashes(others.images)).sum())
+    return count if count > OVERLAP * batch.size else 0
 
 
 def are_probabilities(logits: Tensor) -> bool:

@@ -29,6 +29,7 @@ OTHERWISE = "the network answers otherwise where gradients are asked for"
 SLOPE = "the gradient of the {} is wrong: a small step does not do what it says"
 PROBABILITIES = "the logits are probabilities: return what comes before the softmax"
 FLAT = "the certainty has a gradient of zero: an adaptive attack cannot follow it"
+USES = "that it is measured on", "that fix its threshold"
 ADAPTIVE = "adaptive(ce+rcon,steps=2,restarts=1)"
 
 
@@ -84,7 +85,8 @@ class Wrong(Linear):
 
 def note(network: nn.Module, rejector: Any, attack: str, **options: Any) -> str:
     budget = None if attack == "clean" else "linf:1/50"
-    rows = rrbench.evaluate(network, rejector, attack, inputs(), budget=budget, fit_data=inputs(100, seed=1), **options)
+    given = {"fit_data": inputs(100, seed=1)} | options
+    rows = rrbench.evaluate(network, rejector, attack, inputs(), budget=budget, **given)
     (found,) = rows.note
     return str(found)
 
@@ -216,6 +218,30 @@ def test_a_threshold_from_a_handful_of_inputs_is_noted() -> None:
     text = "the threshold was fixed on 19 inputs alone: too few to know what it keeps"
     for size, noted in ((19, text), (20, "")):
         assert note(Linear(), "confidence", "clean", calibration_data=inputs(size, seed=3)) == noted
+
+
+def test_a_fit_on_what_is_measured_or_fixes_the_threshold_is_noted() -> None:
+    images, labels = inputs()
+    measured, fixing = (f"the rejector was fitted on {{}} of the inputs {use}" for use in USES)
+    assert note(Featured(), "kd", "clean", fit_data=(images, labels)) == measured.format(200)
+    apart, other = inputs(100, seed=3), inputs(100, seed=4)
+    given = {"fit_data": apart, "calibration_data": apart}
+    assert note(Featured(), "kd", "clean", **given) == fixing.format(100)
+    assert note(Featured(), "confidence", "clean", **given) == "", "nothing is fitted"
+    assert note(Featured(), "kd", "clean", fit_data=other, calibration_data=apart) == ""
+    for count, noted in ((2, ""), (3, measured.format(3))):  # many data sets hold a few images twice
+        mixed = torch.cat([other[0], images[:count]]), torch.cat([other[1], labels[:count]])
+        assert note(Featured(), "kd", "clean", fit_data=mixed) == noted
+
+
+def test_a_named_data_set_that_is_fitted_on_its_test_inputs_is_noted(digits: dict[Split, Batch]) -> None:
+    measured, _ = measured_network_of(zoo.EMBEDDED / "digits-small-cnn-pgd-at-15epochs-seed0.safetensors", digits)
+    mixed = digits | {"train": digits["test"]}
+    leaking = MeasuredNetwork(measured.network, lambda split: mixed[split], measured.device, "fp32")
+    rejector = build(Rejector, choose("rejector", "kd", load_preset("quick"), "digits"))
+    victim = leaking.victim(rejector, needs_scale=False)
+    text = f"the rejector was fitted on {digits['test'].size} of the inputs that it is measured on"
+    assert leaking.doubts(victim.rejector) == [probes.Doubt(text)]
 
 
 # The error of a gradient, by hand.
