@@ -144,7 +144,8 @@ def _slots(network: nn.Module) -> Iterator[_Slot]:
 def surroundings_kept() -> Iterator[None]:
     """Restore afterwards what a plugin may have set for the whole process: the current folder, PyTorch's modes.
 
-    For one thread at a time: another one would take what a plugin has set for what was there before.
+    For one thread at a time: another one would take what a plugin has set for what was there before. Around several
+    threads it restores what they leave, but PyTorch's gradient mode, which each thread has for itself.
     """
     folder, is_climbing = _folder(), torch.is_grad_enabled()
     default, strictness = torch.get_default_dtype(), _strictness()

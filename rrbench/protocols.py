@@ -355,7 +355,7 @@ class Framework(ABC):
 
     @abstractmethod
     def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-        """Return the loss of one step, including the rejector's loss."""
+        """Return the loss of one step, including the rejector's loss; leave the network's modes as they were."""
 
     @abstractmethod
     def gradients_per_image(self) -> int:

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.compute.eval_mode import frozen
 from rrbench.files.checkpoints import Checkpoint, read_checkpoint
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.frameworks.standard import Standard
@@ -56,6 +57,31 @@ class Diverging(Framework):
 
     def gradients_per_image(self) -> int:
         return 1
+
+
+@dataclass(frozen=True)
+class Leaving(Standard):
+    """Standard training that leaves something changed after its loss, or changes it and puts it back."""
+
+    how: str = ""
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        network = victim.network
+        assert isinstance(network, nn.Module)
+        if self.how == "nothing":
+            with frozen(network):
+                network(batch.images)
+        torch.set_grad_enabled(True)
+        loss = super().__call__(victim, batch, draws)
+        if self.how == "gradients off":
+            torch.set_grad_enabled(False)
+        if self.how == "eval":
+            network.eval()
+        if self.how == "a module in eval":
+            next(module for module in network.modules() if isinstance(module, nn.Conv2d)).eval()
+        if self.how == "a weight":
+            next(network.parameters()).requires_grad_(False)
+        return loss
 
 
 def planned(bench: Any, framework: str, rejector: str = "confidence", **recipe: object) -> tuple[Materials, Training]:

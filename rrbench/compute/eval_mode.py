@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import nn
 
@@ -23,6 +23,32 @@ def mode(network: Network, wanted: Mode) -> Iterator[None]:
     finally:
         for module, training in zip(modules, before, strict=True):
             module.training = training
+
+
+class Learning(NamedTuple):
+    """How a network learns: whether each module is in train mode, and whether each weight gets a gradient."""
+
+    modules: list[tuple[str, nn.Module, bool]]
+    weights: list[tuple[str, nn.Parameter, bool]]
+
+    @classmethod
+    def of(cls, network: nn.Module) -> "Learning":
+        """Remember a network as it is."""
+        return cls(
+            [(name, module, module.training) for name, module in network.named_modules()],
+            [(name, weight, weight.requires_grad) for name, weight in network.named_parameters()],
+        )
+
+    def left(self) -> str:
+        """Name the first that is otherwise now; empty if nothing is."""
+        for name, module, was in self.modules:
+            if module.training != was:
+                what = f"the network's module {name!r}" if name else "the network"
+                return f"{what} in {'eval' if was else 'train'} mode"
+        for name, weight, was in self.weights:
+            if weight.requires_grad != was:
+                return f"the network's weight {name!r} {'frozen' if was else 'unfrozen'}"
+        return ""
 
 
 @contextmanager

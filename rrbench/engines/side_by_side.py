@@ -13,6 +13,7 @@ import torch
 from rrbench.compute.devices import free_memory, tf32, tried_kernels
 from rrbench.compute.turns import TURNS
 from rrbench.errors import StoppedError, no_exit, reason
+from rrbench.lending import surroundings_kept
 from rrbench.measuring.materials import Materials
 from rrbench.planning.cells import Training
 from rrbench.progress import Advance, PassedOn, Report
@@ -59,7 +60,9 @@ def train_side_by_side(
     materials.report = Stoppable(outer, stop)
     try:
         # Set these switches once for all: if each training set them, the first to end would reset them for the others.
+        # What a plugin sets for all threads is put back when all have ended: each one alone may see another's settings.
         with (
+            surroundings_kept(),
             tf32(materials.precision == "tf32"),
             tried_kernels(True),
             ThreadPoolExecutor(max(1, min(jobs, len(trainings) or 1))) as pool,

@@ -18,7 +18,7 @@ from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, read_trained, unpack_bits
 from rrbench.files.disk import Files
 from rrbench.files.headers import read_facts
-from rrbench.lending import kept
+from rrbench.lending import kept, surroundings_kept
 from rrbench.measuring.measured_network import MeasuredNetwork, changes_itself
 from rrbench.measuring.store import Store
 from rrbench.names import Choice
@@ -153,7 +153,7 @@ class Materials:
             precision=self.precision,
             report=self.report,
         )
-        with closing(going):
+        with surroundings_kept(), closing(going):
             for epoch in going:
                 done = int(epoch.record["epoch"])
                 if done < count and self.deadline.is_over():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rrbench.compute.batching import batch_size, forward, in_batches
 from rrbench.compute.devices import Precision, describe, make_twin, place, tf32, tried_kernels
 from rrbench.compute.draws import HashedDraws, derive
-from rrbench.compute.eval_mode import frozen
+from rrbench.compute.eval_mode import Learning, frozen
 from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import CellError
@@ -195,6 +195,8 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
         pieces = order.split(training.recipe.batch)
         step.begin(training, state.epoch)
         step.network.train()
+        # Once an epoch, since a step must be fast: a framework that forgets does so in every step.
+        learning = Learning.of(step.network.network)
     for index, piece in enumerate(pieces):
         step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
         advance(1 / len(pieces))
@@ -205,6 +207,10 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
         mean = float(step.total) / data.size
     if not math.isfinite(mean):
         raise CellError(f"training {training.trained_as} diverged in epoch {state.epoch + 1}: the loss is {mean}")
+    left = learning.left()
+    if left:
+        name = training.trained_as
+        raise CellError(f"training {name}: {training.framework} leaves {left}: put it back before returning the loss")
     return mean
 
 

@@ -18,7 +18,7 @@ from rrbench.plugins.registry import table
 from rrbench.progress import Advance
 from rrbench.report import write_report
 from rrbench.rows.row import ResultRow
-from short_trainings import Diverging, Fused, Recorded
+from short_trainings import Diverging, Fused, Leaving, Recorded
 
 MakeOnce = Callable[[str, Callable[[Path], None]], Path]
 TINY = """
@@ -151,7 +151,8 @@ def empty(tiny: Path, tmp_path: Path) -> Bench:
 @pytest.fixture
 def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frameworks of the short trainings, by name, as if they were installed."""
-    for name, plugin in {"recorded": Recorded, "fused": Fused, "diverging": Diverging}.items():
+    plugins = {"recorded": Recorded, "fused": Fused, "diverging": Diverging, "leaving": Leaving}
+    for name, plugin in plugins.items():
         monkeypatch.setitem(table("framework").classes, name, plugin)
     monkeypatch.setattr(Recorded, "seen", [])
     monkeypatch.setattr(Fused, "fuse", -1)

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import os
 import sys
 import threading
 import weakref
@@ -49,6 +50,15 @@ def test_side_by_side_they_end_as_one_after_the_other(materials: Materials, tmp_
     together = [each.get() for each in train_side_by_side(materials, trainings(2), materials.checkpoint, jobs=2)]
     assert [each.sha256 for each in together] == [alone.checkpoint(each).sha256 for each in trainings(2)]
     assert together[0].sha256 != together[1].sha256
+
+
+def test_what_trainings_set_for_all_threads_is_put_back(
+    materials: Materials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Path.cwd()
+    monkeypatch.chdir(before)  # to come back if this fails
+    train_side_by_side(materials, trainings(2), lambda training: os.chdir(tmp_path), jobs=2)
+    assert Path.cwd() == before
 
 
 def test_an_error_ends_its_own_training_alone_and_is_told_at_once(materials: Materials) -> None:

@@ -1,5 +1,6 @@
 """Training: the schedule and the update by hand, the choice of epoch, and what changes a training's result."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -206,6 +207,31 @@ def test_the_log_says_what_the_chosen_epoch_reaches(bench: Any) -> None:
 def test_a_loss_that_is_nan_names_the_epoch(empty: Any) -> None:
     with pytest.raises(CellError, match="diverged in epoch 2: the loss is nan"):
         trained(empty, "diverging", epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("how", "left"),
+    [
+        ("eval", "the network in eval mode"),
+        ("a module in eval", "the network's module '.+' in eval mode"),
+        ("a weight", "the network's weight '.+' frozen"),
+    ],
+)
+def test_a_framework_that_leaves_the_network_otherwise_is_refused_by_name(empty: Any, how: str, left: str) -> None:
+    framework = f"leaving(how={how})"
+    with pytest.raises(CellError, match=f"{re.escape(framework)} leaves {left}: put it back"):
+        trained(empty, framework, epochs=1)
+
+
+def test_a_framework_may_change_the_network_inside_a_step(empty: Any) -> None:
+    assert trained(empty, "leaving(how=nothing)", epochs=1)[0].facts["epoch"] == 1
+
+
+def test_what_a_framework_sets_for_the_process_ends_with_its_training(empty: Any) -> None:
+    with torch.enable_grad():
+        trained(empty, "leaving(how=gradients off)", epochs=1)
+        assert torch.is_grad_enabled()
+        assert trained(empty, "standard", epochs=1)[0].facts["epoch"] == 1
 
 
 def test_initial_weights_depend_on_the_seed_alone_and_leave_the_global_state_alone(empty: Any) -> None:
