@@ -5,9 +5,11 @@ import hashlib
 import logging
 import re
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ LIBRARIES = frozenset(
 # Of these, too, functions and classes are told by their names. Not of `types` and `abc`: classes that users make
 # without a `class` statement say that they are from there.
 STANDARD = sys.stdlib_module_names - {"types", "abc"}
+PYTHON = Path(sysconfig.get_path("stdlib"))
 # What Python and not the author puts into a class; some of it comes and goes, or has an address.
 NOT_WRITTEN = frozenset(
     {
@@ -190,7 +193,15 @@ def _given(function: types.FunctionType) -> Iterator[object]:
 
 
 def _is_library(module: str | None) -> bool:
-    return str(module).partition(".")[0] in LIBRARIES | STANDARD
+    name = str(module).partition(".")[0]
+    return name in LIBRARIES or (name in STANDARD and _is_pythons_own(name))
+
+
+@functools.cache
+def _is_pythons_own(name: str) -> bool:
+    """Tell a standard module from a user's file of the same name, such as code.py."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is None or (Path(file).is_relative_to(PYTHON) and "site-packages" not in Path(file).parts)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

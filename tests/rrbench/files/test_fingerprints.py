@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
+from rrbench.files import fingerprints
 from rrbench.files.fingerprints import of_network, of_object
 
 
@@ -174,6 +176,7 @@ from pathlib import Path
 import numpy as np, scipy.special, sklearn.linear_model, torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
+from rrbench.files import fingerprints
 from rrbench.files.fingerprints import of_network, of_object
 
 for number in range(int(sys.argv[1])):  # what another process may hold besides
@@ -221,3 +224,18 @@ def test_hashes_are_the_same_in_each_process() -> None:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=True)
         found.append(json.loads(done.stdout))
     assert found[0] == found[1]
+
+
+def test_a_users_file_with_the_name_of_a_standard_module_counts_by_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = []
+    for sign in (1, -1):
+        module = types.ModuleType("code")
+        module.__file__ = str(tmp_path / "code.py")
+        exec(f"def certain(outputs):\n    return {sign} * outputs", vars(module))
+        monkeypatch.setitem(sys.modules, "code", module)
+        fingerprints._is_pythons_own.cache_clear()
+        hashes.append(of_object(module.certain))
+    fingerprints._is_pythons_own.cache_clear()
+    assert hashes[0] != hashes[1]
