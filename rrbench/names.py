@@ -212,22 +212,28 @@ def long_form(kind: str, call: Call, table: Mapping[str, type]) -> Call:
     return Call(name, call.positional, tuple({**numbers, **given}.items()))
 
 
+def given_by(kind: str, call: Call, table: Mapping[str, type]) -> dict[str, str]:
+    """Return the settings that a call gives, by name: one without a name is the first."""
+    known, given = settings_of(table[call.name]), dict(call.keywords)
+    if call.positional is not None:
+        if not known:
+            raise UseError(f"{kind} {call.name!r} has no settings")
+        first = next(iter(known))
+        if first in given:
+            raise UseError(f"{kind} {call.name!r} is given {first!r} twice")
+        given[first] = call.positional
+    return given
+
+
 def resolve(kind: str, call: Call, table: Mapping[str, type], defaults: Mapping[str, object]) -> Choice:
     """Look up a call and fill in every setting; later ones win: the class's default, `defaults`, the call.
 
     An added setting is left out where it has the class's default: so has every choice from before it was added.
     """
-    name, given = call.name, dict(call.keywords)
+    name = call.name
     if name not in table:
         raise unknown(kind, name, table)
-    known = settings_of(table[name])
-    if call.positional is not None:
-        if not known:
-            raise UseError(f"{kind} {name!r} has no settings")
-        first = next(iter(known))
-        if first in given:
-            raise UseError(f"{kind} {name!r} is given {first!r} twice")
-        given[first] = call.positional
+    known, given = settings_of(table[name]), given_by(kind, call, table)
     for key in [*given, *defaults]:
         if key not in known:
             raise unknown(f"setting of {kind} {name!r}", key, known)

@@ -1,6 +1,7 @@
 """Estimates the cost of a plan before it runs: gradient evaluations, and time on this device."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 from rrbench.compute.devices import describe
@@ -207,10 +208,9 @@ def _rates_of(training: Training, rejector: Choice, materials: Materials, *, may
     if not may_try:
         return known
     shown = training.trained_as if isinstance(training, Given) else str(training.network)
-    fast, exact = (
-        gradients_per_second(training, rejector, materials.device, materials.precision, is_exact=is_exact)
-        for is_exact in (False, True)
-    )
+    tried = partial(gradients_per_second, training, rejector, materials.device, materials.precision)
+    fast = tried(is_exact=False)
+    exact = fast if materials.precision == "fp32" else tried(is_exact=True)
     if fast is None or exact is None:
         return known._replace(network=shown, remark="counted as a ResNet-18, for timing failed")
     return Rates(fast, fast, exact, shown, "timed on a few images, without an attack")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from rrbench.errors import CellError, UseError, first_line, no_exit, reason
 from rrbench.files.fingerprints import LENGTH
-from rrbench.names import Call, Choice, convert, is_of, long_form, parse, resolve, settings_of, unknown
+from rrbench.names import Call, Choice, convert, given_by, is_of, long_form, parse, resolve, settings_of, unknown
 from rrbench.plugins.config import ALL, KINDS, Config
 from rrbench.plugins.contract import BASES, check_entry, check_inherited, check_instance
 from rrbench.plugins.own import OWN, make_held
@@ -173,11 +173,9 @@ def _parts(kind: str, text: str) -> list[tuple[str, str]]:
 
 def _check_text(kind: str, text: str, config: Config) -> None:
     call = long_form(kind, parse(text), table(kind).classes)
-    given = dict[str, object](call.keywords)
-    if call.positional is not None:
-        given[next(iter(settings_of(find(kind, call.name))), "")] = call.positional
+    find(kind, call.name)
     own = config.settings(kind, call.name, parse(config.run.dataset).name)
-    _check_settings(kind, call.name, {**own, **given})
+    _check_settings(kind, call.name, {**own, **given_by(kind, call, table(kind).classes)})
 
 
 def _check_settings(kind: str, name: str, settings: Mapping[str, object]) -> None:

@@ -285,6 +285,8 @@ def test_a_section_for_nothing_that_is_installed_is_an_error(change: dict[str, o
         ),
         ("[dataset.cifar10.recipe]\nchoose_by = 'pdg10'", "choose_by for cifar10: unknown attack 'pdg10'; near: pgd"),
         ("[run]\nrejectors = ['rr@']", "[run] rejectors: cannot read ''"),
+        ("[run]\nall_attacks = ['clean(3)']", "[run] all_attacks: attack 'clean' has no settings"),
+        ("[run]\nall_attacks = ['pgd(3,steps=4)']", "[run] all_attacks: attack 'pgd' is given 'steps' twice"),
         ("[run]\nrejectors = ['kd(g=1e-3)@pgd-at(']", "[run] rejectors: cannot read"),
     ],
 )
