@@ -139,13 +139,12 @@ def test_a_smaller_tau_makes_the_classifier_better_under_pgd10_and_not_the_score
                 line += f" | {value}" + (f" ({theirs})" if theirs else "")
         last = (attacked.acc_all, attacked.deploy_robust, attacked.deploy_coverage, attacked.deploy_joint)
         assert f"{line} | {' | '.join(f'{value:.2f}' for value in last)} |" in section
-    first, *others = found.values()
-    *more, last_more = (f"{row.acc_all - first.acc_all:.1f}" for row in others)
+    right, tpr95, auc = ([getattr(row, metric) for row in found.values()] for metric in ("acc_all", "acc_tpr95", "auc"))
+    *more, last_more = (f"{value - right[0]:.1f}" for value in right[1:])
     assert f"by {', '.join(more)} and {last_more} points" in " ".join(section.split())
-    for row in others:
-        assert (row.acc_tpr95 or 0) - (first.acc_tpr95 or 0) < row.acc_all - first.acc_all
-        assert (row.auc or 0) < (first.auc or 0)
-    tpr95 = [row.acc_tpr95 or 0 for row in found.values()]
+    for value, at_95, area in zip(right[1:], tpr95[1:], auc[1:], strict=True):
+        assert at_95 - tpr95[0] < value - right[0]
+        assert area < auc[0]
     assert tpr95[:4] == sorted(tpr95[:4])
     listed = zoo.entries(ROOT / "results" / "zoo")
     logs = {entry.trained_as: entry.log for entry in listed if entry.dataset == "cifar10"}
