@@ -27,6 +27,8 @@ NEAR = 0.01  # CHANGE and LONGEST of a certainty: its inputs are exact, and long
 WRONG = 0.5  # of the change: an error above it is wrong; the median of every shipped network is below 0.15
 FLAT = 0.9  # share of inputs with a gradient of zero
 OVERLAP = 0.01  # share of the inputs: many data sets hold a few images twice, CIFAR in its train and test split
+BETWEEN = 0.01  # how far rounding or a small constant may carry probabilities beyond [0, 1], and their sum from 1
+APART = 0.5  # between the largest and the smallest probability of an input; logits in [0, 1] are a flat softmax
 ENOUGH = 20  # inputs that fix a threshold: of fewer, 95 % of the right ones are all of them
 
 UNSTEADY = {
@@ -54,6 +56,8 @@ def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
     found = []
     if are_probabilities(outputs.logits):
         found.append(Doubt("the logits are probabilities: return what comes before the softmax"))
+    elif look_like_probabilities(outputs.logits):
+        found.append(Doubt("the logits lie in [0, 1] as probabilities do: return what comes before softmax or sigmoid"))
     unsteady = unsteadiness(network, test.images)
     if unsteady:
         found.append(Doubt(UNSTEADY[unsteady]))
@@ -128,8 +132,18 @@ def _shared(batch: Batch, others: Batch) -> int:
 
 
 def are_probabilities(logits: Tensor) -> bool:
-    """Tell whether every row is a probability distribution."""
-    return bool((logits >= 0).all() and ((logits.sum(1) - 1).abs() < SAME).all())
+    """Tell whether every row is a probability distribution, perhaps rounded to half precision (bf16: 0.003 off)."""
+    return bool((logits >= 0).all() and ((logits.sum(1) - 1).abs() < BETWEEN).all())
+
+
+def look_like_probabilities(logits: Tensor) -> bool:
+    """Tell whether all values lie in [0, 1] and mostly differ as probabilities do: of sigmoids, or of clamped softmax.
+
+    As logits of ten classes they would say of no answer that it is sure by more than 23 %.
+    """
+    low, high = logits.amin(1), logits.amax(1)
+    is_inside = bool((low >= -BETWEEN).all() and (high <= 1 + BETWEEN).all())
+    return is_inside and float((high - low > APART).double().mean()) > 0.5
 
 
 @torch.no_grad()

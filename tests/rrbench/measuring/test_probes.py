@@ -27,6 +27,7 @@ RANDOM = "the network is random: two passes over the same inputs differ"
 BATCH = "the network looks at the batch: alone, or beside others, an image gets another answer"
 OTHERWISE = "the network answers otherwise where gradients are asked for"
 SLOPE = "the gradient of the {} is wrong: a small step does not do what it says"
+INSIDE = "the logits lie in [0, 1] as probabilities do: return what comes before softmax or sigmoid"
 PROBABILITIES = "the logits are probabilities: return what comes before the softmax"
 FLAT = "the certainty has a gradient of zero: an adaptive attack cannot follow it"
 USES = "that it is measured on", "that fix its threshold"
@@ -79,6 +80,11 @@ class Wrong(Linear):
             "faint": lambda: plain(Lying.apply(images, 0.01)),  # type: ignore[no-untyped-call]
             "half": lambda: logits + 3 * torch.stack([images[:, 0, 0, 0], images[:, 0, 1, 1]], 1).detach() * 5,
             "softmax": lambda: logits.softmax(1),
+            "half softmax": lambda: logits.half().softmax(1).float(),
+            "bf16 softmax": lambda: logits.bfloat16().softmax(1).float(),
+            "clamped": lambda: (5 * logits).softmax(1).clamp(0.03, 0.97).sub(0.005),
+            "sigmoid": lambda: (9 * logits + 0.5).sigmoid(),
+            "log": lambda: logits.log_softmax(1),
             "features": lambda: (10 * images.flatten(1).detach(), logits),
         }[self.how]()
 
@@ -111,10 +117,26 @@ def note(network: nn.Module, rejector: Any, attack: str, **options: Any) -> str:
         ("faint", "pgd2", SLOPE.format("logits")),
         ("half", "pgd2", SLOPE.format("logits")),
         ("softmax", "clean", PROBABILITIES),
+        ("half softmax", "clean", PROBABILITIES),
+        ("bf16 softmax", "clean", PROBABILITIES),
+        ("clamped", "clean", INSIDE),
+        ("sigmoid", "clean", INSIDE),
+        ("log", "clean", ""),
     ],
 )
 def test_a_network_that_only_looks_robust_is_noted(how: str, attack: str, text: str) -> None:
     assert note(Wrong(how), "confidence", attack) == text
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+@pytest.mark.parametrize("count", [2, 20, 500])
+@pytest.mark.parametrize("size", [0.01, 0.1, 1.0, 10.0])
+def test_random_logits_are_not_taken_for_probabilities(classes: int, count: int, size: float) -> None:
+    logits = size * torch.randn(count, classes, generator=torch.Generator().manual_seed(0))
+    untrained = 0.4 + logits.clamp(-0.2, 0.2)  # near to each other, and all in [0, 1]
+    for each in (logits, untrained):
+        assert not probes.are_probabilities(each)
+        assert not probes.look_like_probabilities(each)
 
 
 def on_both(outputs: Outputs) -> Tensor:
@@ -298,6 +320,19 @@ def test_what_ships_raises_no_doubt(file: str, digits: dict[Split, Batch]) -> No
         assert asked.doubts(victim.rejector) == [], text
         looked += 1
     assert looked == 1 if trained else looked > 8
+
+
+@pytest.mark.parametrize("file", shipped())
+def test_probabilities_of_what_ships_are_told_from_its_logits(file: str, digits: dict[Split, Batch]) -> None:
+    measured, _ = measured_network_of(shipped()[file], digits)
+    logits = measured.outputs("test").logits
+    for kind in (torch.float32, torch.float16, torch.bfloat16):
+        assert probes.are_probabilities(logits.to(kind).softmax(1).float())
+    for each in (logits.sigmoid(), logits.softmax(1).clamp(0.01, 0.99), logits.softmax(1) + 0.005):
+        assert probes.look_like_probabilities(each)
+    for each in (logits, logits.log_softmax(1), logits / 10, logits / 100):
+        assert not probes.are_probabilities(each)
+        assert not probes.look_like_probabilities(each)
 
 
 class Short(nn.Module):
