@@ -27,6 +27,7 @@ NEAR = 0.01  # CHANGE and LONGEST of a certainty: its inputs are exact, and long
 WRONG = 0.5  # of the change: an error above it is wrong; the median of every shipped network is below 0.15
 FLAT = 0.9  # share of inputs with a gradient of zero
 OVERLAP = 0.01  # share of the inputs: many data sets hold a few images twice, CIFAR in its train and test split
+DARK = 0.5  # the brightest pixel of all images: below it, bytes that do not end at 255 may have been given
 BETWEEN = 0.01  # how far rounding or a small constant may carry probabilities beyond [0, 1], and their sum from 1
 APART = 0.5  # between the largest and the smallest probability of an input; logits in [0, 1] are a flat softmax
 ENOUGH = 20  # inputs that fix a threshold: of fewer, 95 % of the right ones are all of them
@@ -101,10 +102,14 @@ def _differentiated(look: Callable[[], list[Doubt]]) -> list[Doubt]:
 
 
 def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
-    """Return doubts if inputs that fix the threshold are few, or are said to be kept apart, but are also measured."""
-    if apart is None:
-        return []
+    """Return doubts if all images are dark, or if inputs that fix the threshold are few or are also measured."""
     found = []
+    brightest = float(test.images.max())
+    if brightest < DARK:
+        scale = f"{brightest:.3g}, or {255 * brightest:.3g} of 255"
+        found.append(Doubt(f"no pixel is above {scale}: bytes are divided by 255, give others as floats in [0, 1]"))
+    if apart is None:
+        return found
     if apart.size < ENOUGH:
         found.append(Doubt(f"the threshold was fixed on {apart.size} inputs alone: too few to know what it keeps"))
     count = _shared(test, apart)

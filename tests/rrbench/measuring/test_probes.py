@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import rrbench
@@ -240,6 +242,19 @@ def test_a_threshold_from_a_handful_of_inputs_is_noted() -> None:
     text = "the threshold was fixed on 19 inputs alone: too few to know what it keeps"
     for size, noted in ((19, text), (20, "")):
         assert note(Linear(), "confidence", "clean", calibration_data=inputs(size, seed=3)) == noted
+
+
+def test_images_that_are_all_dark_are_noted() -> None:
+    pixels = load_digits().images[:200].astype(np.uint8)  # 0 to 16
+    labels = load_digits().target[:200]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    notes = {
+        scale: rrbench.evaluate(model, "confidence", "clean", (images, labels)).note[0]
+        for scale, images in (("bytes", pixels), ("16", pixels / 16), ("255", (255 * (pixels / 16)).astype(np.uint8)))
+    }
+    line = "no pixel is above 0.0627, or 16 of 255: bytes are divided by 255, give others as floats in [0, 1]"
+    assert notes == {"bytes": line, "16": "", "255": ""}
 
 
 def test_a_fit_on_what_is_measured_or_fixes_the_threshold_is_noted() -> None:
