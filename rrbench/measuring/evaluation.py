@@ -28,6 +28,7 @@ from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import CleanScores
 from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
+from rrbench.plugins import signs
 from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.guards import PROBED, check_returned, check_steady, checked, lend_rejector
 from rrbench.plugins.guards import certainties as certainties
@@ -368,6 +369,8 @@ def scores_and_columns(
     """Score an attack's answers; return the scores and the row's measured columns. `verify --rerun` compares both."""
     scores = score(measured, victim, attacked, clean)
     said = find_notes(measured, victim.rejector, attack, budget, attacked)
+    is_attacked = not bool(attacked.is_still.all())
+    said += signs.doubtful_scores(victim.rejector, clean, scores.certainty, is_attacked=is_attacked)
     found = columns_of(scores, metrics, seed)
     lacking = "" if found["deploy_n"] is not None else _why_no_threshold(clean)
     return scores, {

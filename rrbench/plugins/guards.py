@@ -125,7 +125,21 @@ def certainties(rejector: Rejector, outputs: Outputs, labels: Tensor) -> NDArray
     bad = int((~certainty.isfinite()).sum())
     if bad:
         raise CellError(f"{rejector} gives NaN or infinite scores on {bad} inputs")
-    return certainty.double().cpu().numpy()
+    scores = certainty.double().cpu().numpy()
+    _check_declared(rejector, scores)
+    return scores
+
+
+def _check_declared(rejector: Rejector, scores: NDArray[np.float64]) -> None:
+    """Refuse scores that a rejector's own facts exclude: attacks rely on these facts."""
+    if not scores.size:
+        return
+    low, high = float(scores.min()), float(scores.max())
+    found = f"its certainty goes from {low:.6g} to {high:.6g}"
+    if rejector.is_constant and low < high:
+        raise CellError(f"is_constant of {type(rejector).__name__} is true, and {found}: delete is_constant")
+    if rejector.is_probability and (low < -ROUNDING or high > 1 + ROUNDING):
+        raise CellError(f"is_probability of {type(rejector).__name__} is true, and {found}: delete is_probability")
 
 
 def check_alone(rejector: Rejector, outputs: Outputs, labels: Tensor) -> None:

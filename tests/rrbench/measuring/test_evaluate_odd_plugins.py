@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 class Fitting(Confidence):
     """Is fitted, in a way that cannot be stored as it is."""
 
+    is_probability = False
     how = ""
 
     def fit(self, clean: Outputs, labels: Tensor) -> None:

@@ -149,7 +149,12 @@ def looking(self: Rejector, outputs: Outputs, labels: Tensor) -> Tensor:
         (
             made("Likely", is_probability=True, certainty=lambda self, outputs: outputs.logits.amax(1)),
             "a probability lies between 0 and 1",
-            "is_probability is true, and certainty goes from",
+            "is_probability of Likely is true, and its certainty goes from",
+        ),
+        (
+            made("Steady", is_constant=True),
+            "every input has one finite score",
+            "is_constant of Steady is true, and its certainty goes from",
         ),
         (made("Looking", oracle_certainty=looking), "its class says what it is", "write is_oracle = True"),
         (made("Looking", oracle_certainty=looking), "only an oracle uses the label", "is no oracle and uses the label"),
