@@ -30,7 +30,7 @@ from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
 from rrbench.plugins import signs
 from rrbench.plugins.config import MetricSettings
-from rrbench.plugins.guards import PROBED, check_returned, check_steady, checked, lend_rejector
+from rrbench.plugins.guards import PROBED, check_returned, check_steady, checked, class_kept, lend_rejector
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.registry import build
 from rrbench.plugins.revisions import write
@@ -114,7 +114,7 @@ def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
 
     def run(victim: Victim, batch: Batch) -> Moved:
         own, draws = build(Attack, attack), HashedDraws(derive(seed, "attack", attack.name))
-        with surroundings_kept(), kept(victim.network, partial(_changed_by, own)):
+        with surroundings_kept(), kept(victim.network, partial(_changed_by, own)), class_kept(own):
             return checked(own, own(victim.seen_by(own), batch.copied(), budget, draws), batch, budget)
 
     return run
@@ -163,6 +163,7 @@ def run_attack(
         surroundings_kept(),
         frozen(counted),
         kept(counted, partial(_changed_by, attack)),
+        class_kept(attack),
         tf32(precision == "tf32" or measured.precision != "fp32"),
     ):
         images, boldest, reached = in_batches(

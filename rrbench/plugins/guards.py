@@ -1,9 +1,10 @@
 """Calls plugins and checks their answers: a wrong answer gives one line that names the class and what to write."""
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rrbench.errors import CellError, brief
+from rrbench.files.fingerprints import of_object
 from rrbench.lending import is_same, is_written, surroundings_kept, writes_into
 from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
 
@@ -207,6 +209,62 @@ def _check_climbing(rejector: Rejector, outputs: Outputs, labels: Tensor) -> Non
         raise
     except Exception:  # it has no gradient; an attack that needs one reports that
         return
+
+
+@contextmanager
+def class_kept(attack: Attack) -> Iterator[None]:
+    """Restore afterwards the values of an attack's classes, and refuse an attack that changed tensors or arrays there.
+
+    Every cell gets its own attack, but attacks of one class share these values over networks and budgets. Only tensors
+    count: an attack may count its calls.
+    """
+    before = {place: (_spare(value), _hash_of_tensors(value)) for place, value in _held_by_class(attack)}
+    nothing = _hash_of_tensors(None)
+    try:
+        yield
+    finally:
+        after = {place: _hash_of_tensors(value) for place, value in _held_by_class(attack)}
+        changed = [place for place in after if after[place] != (before[place][1] if place in before else nothing)]
+        for base, key in changed:
+            if (base, key) in before:
+                setattr(base, key, before[base, key][0])
+            else:
+                delattr(base, key)
+    for base, key in changed:
+        raise CellError(
+            f"{type(attack).__name__} changes {base.__name__}.{key}, so rows would depend on what was attacked before: "
+            "keep it in self, of which every cell has its own"
+        )
+
+
+def _held_by_class(attack: Attack) -> Iterator[tuple[tuple[type, str], object]]:
+    """Return the values, but for methods and the like, in each class of an attack, with their places."""
+    for base in type(attack).__mro__:
+        if base not in Attack.__mro__:
+            for key, value in list(vars(base).items()):
+                if not key.startswith("__") and not callable(value) and not hasattr(value, "__get__"):
+                    yield (base, key), value
+
+
+def _hash_of_tensors(value: object) -> str:
+    """Hash the tensors and arrays in a value, or in containers in it."""
+
+    def inside(part: object, depth: int) -> Iterator[object]:
+        if isinstance(part, Tensor | np.ndarray):
+            yield part
+        elif depth and isinstance(part, Mapping | list | tuple | set | deque):
+            for each in part.values() if isinstance(part, Mapping) else part:
+                yield from inside(each, depth - 1)
+
+    return of_object(list(inside(value, 4)))
+
+
+def _spare(value: object) -> object:
+    """Return a copy of a value; the value itself if it cannot be copied, as a module of Python cannot."""
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value
 
 
 def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Moved:

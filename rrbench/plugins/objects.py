@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -66,7 +67,19 @@ def choose_attack(given: object, config: Config, name: str | None = None) -> Cho
         raise UseError(f"an attack is a name or an Attack, not {type(given).__name__}")
     _check_class(given)
     known = None if name else _installed("attack", given, config)
-    return known or hold("attack", name or _name(given), of_object(given), lambda: given, _settings(given))
+    return known or hold("attack", name or _name(given), of_object(given), lambda: _copied(given), _settings(given))
+
+
+def _copied(attack: Attack) -> Attack:
+    """Return a copy to run: what it keeps in itself does not go to another cell. What cannot be copied is shared."""
+    try:
+        return copy.deepcopy(attack)
+    except Exception:  # it holds a generator, a module or a lock
+        own = copy.copy(attack)
+    for key, value in getattr(own, "__dict__", {}).items():
+        with suppress(Exception):
+            vars(own)[key] = copy.deepcopy(value)
+    return own
 
 
 def _installed(kind: str, plugin: Rejector | Attack, config: Config) -> Choice | None:

@@ -17,7 +17,7 @@ from rrbench.lending import kept
 from rrbench.measuring.evaluation import check_budget, run_attack
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.contract import check_class
-from rrbench.plugins.guards import checked
+from rrbench.plugins.guards import checked, class_kept
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import CALIBRATION, INFO, Headed, build_network, patterns
@@ -105,7 +105,8 @@ class AttackCase:
         budget = budget or self.budget
         # A copy, as in a run: if an attack writes into its batch, other checks must not notice.
         lent = batch.copied()
-        moved = checked(self.attack, self.attack(victim, lent, budget, HashedDraws(7)), batch, budget)
+        with class_kept(self.attack):
+            moved = checked(self.attack, self.attack(victim, lent, budget, HashedDraws(7)), batch, budget)
         is_same = all(torch.equal(after, before) for after, before in zip(lent, batch, strict=True))
         expect(is_same and not lent.images.requires_grad, "it changes the batch that it is given: work on a copy")
         return moved

@@ -223,6 +223,21 @@ def test_an_attack_that_changes_the_network_breaks_them(how: str, what: str) -> 
     assert any(line.startswith(f"it changes the network's {what}") for line in lines)
 
 
+def test_an_attack_that_keeps_something_in_its_class_breaks_them() -> None:
+    class Memory:
+        seen: Tensor | None = None
+
+    class Remembers(Memory, Brighter):
+        def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+            Memory.seen = batch.images
+            return super().__call__(victim, batch, budget, draws)
+
+    found = failures(attack_checks(told(Remembers)))
+    line = "Remembers changes Memory.seen, so rows would depend on what was attacked before: "
+    assert found["every input is answered in budget and in range"].startswith(line)
+    assert Memory.seen is None
+
+
 def attacking(answer: Callable[[Victim, Batch, Budget, Draws], Tensor], cost: int = 0) -> Any:
     """Make an attack of a function that moves images."""
 
