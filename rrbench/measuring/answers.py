@@ -62,6 +62,8 @@ def save_answers(
         "lost": np.asarray(attacked.lost, dtype=np.str_),
         "is_still": to_numpy(attacked.is_still),
     }
+    if attacked.signs:
+        arrays["signs"] = np.asarray(attacked.signs, dtype=np.str_)
     if not bool(attacked.is_still[:KEPT_IMAGES].all()):  # else data/ has them, once for all networks
         arrays[IMAGES] = to_numpy(attacked.images[:KEPT_IMAGES])
     arrays |= said if is_shared else _short(said)
@@ -206,4 +208,5 @@ def _attacked(arrays: Arrays, whole: Arrays, device: torch.device) -> Attacked:
         distances=tensor("distances"),
         reached=tensor("reached"),
         lost=tuple(map(str, arrays["lost"])),
+        signs=tuple(map(str, arrays.get("signs", ()))),
     )

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from itertools import starmap
@@ -32,7 +33,7 @@ from rrbench.plugins import signs
 from rrbench.plugins.config import MetricSettings
 from rrbench.plugins.guards import PROBED, check_returned, check_steady, checked, class_kept, lend_rejector
 from rrbench.plugins.guards import certainties as certainties
-from rrbench.plugins.registry import build
+from rrbench.plugins.registry import build, is_ours
 from rrbench.plugins.revisions import write
 from rrbench.protocols import (
     Attack,
@@ -77,8 +78,11 @@ def find_notes(
     found += map(notes.without, attacked.lost)
     if attacked.vanished > VANISHED and not (rejector.is_constant and attack.is_adaptive):  # half its goals are flat
         found.append(f"{100 * attacked.vanished:.0f}{notes.FLAT}")
+    found += attacked.signs
     labels = measured.test().labels
     is_right = attacked.outputs.logits.argmax(1) == labels
+    if not attack.keeps_answers:
+        found.append(signs.helping(measured.outputs("test").logits.argmax(1) == labels, is_right))
     if attacked.reached is not None:
         untrue = int((attacked.reached & is_right).sum())
         if untrue > CLAIMED * len(labels):
@@ -107,6 +111,7 @@ class Attacked(NamedTuple):
     distances: Tensor | None = None  # only of attacks of minimal distortion
     reached: Tensor | None = None
     lost: tuple[str, ...] = ()  # an ensemble's members that failed, and why
+    signs: tuple[str, ...] = ()  # that the attack is broken, as notes
 
 
 def fresh_member(attack: Choice, budget: Budget, seed: int) -> Member:
@@ -158,6 +163,7 @@ def run_attack(
             return checked(attack, attack.combine(watched, batch.copied(), trying), batch, budget)
         return checked(attack, attack(watched, batch.copied(), budget, draws), batch, budget)
 
+    chance = signs.Chance(measured.device)
     # If only the forward pass must be exact, the backward pass may use tf32.
     with (
         surroundings_kept(),
@@ -169,6 +175,8 @@ def run_attack(
         images, boldest, reached = in_batches(
             test.size, batch_size(measured.device, test.images.shape[1:]), attacked, done
         )
+    # Ours restore what they draw from, as tests check: another thread may have drawn.
+    taken = "" if is_ours("attack", name) else chance.taken(partial(_ask_once, measured, victim, attack))
     check_returned(attack, lent, victim.rejector)
     assert images is not None
     if counted.has_seen_nan():
@@ -177,6 +185,10 @@ def run_attack(
         if candidate is not None:
             check_budget(candidate, test.images, budget)
     outputs = measured.judge(images)
+    seen = [taken]
+    if attack.needs_budget and budget.radius and not attack.is_mixture:
+        is_right = outputs.logits.argmax(1) == test.labels
+        seen.append(signs.hardly_moving(_sizes(images, test.images, budget.norm), budget.eps, is_right))
     return Attacked(
         outputs=outputs,
         boldest=outputs if boldest is None else measured.judge(boldest),
@@ -190,7 +202,21 @@ def run_attack(
         distances=distance(images, test.images, budget.norm) if budget.radius is None else None,
         reached=reached,
         lost=tuple(starmap(notes.failure, lost.items())),
+        signs=tuple(filter(None, seen)),
     )
+
+
+def _ask_once(measured: MeasuredNetwork, victim: Victim, attack: Attack) -> None:
+    """Ask the network and, if the attack looks at it, the rejector about one input, with the gradient."""
+    one, network, rejector = measured.test().at(slice(1)).copied(), measured.network, victim.rejector
+    images = one.images.requires_grad_()
+    # What it raises, it raises in the attack too: here only the random numbers matter.
+    with surroundings_kept(), frozen(network), torch.enable_grad(), suppress(Exception):
+        outputs = network(images)
+        answers = [*outputs]
+        if attack.is_adaptive:
+            answers.append(rejector.oracle_certainty(rejector.shown(outputs), one.labels))
+        torch.autograd.grad([each.sum() for each in answers if each.requires_grad], images, allow_unused=True)
 
 
 def take_over(measured: MeasuredNetwork, elsewhere: Attacked, budget: Budget) -> Attacked:
@@ -232,10 +258,15 @@ def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
         raise CellError("the attack left the range [0, 1]")
     if budget.radius is None:
         return
-    delta = (moved - images).flatten(1)
-    size = delta.abs().amax(1) if budget.norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
+    size = _sizes(moved, images, budget.norm)
     if float(size.max()) > budget.eps + SLACK * max(1.0, budget.eps):
         raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
+
+
+def _sizes(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:
+    """Return how far each image was moved, in the units of a budget."""
+    delta = (moved - images).flatten(1)
+    return delta.abs().amax(1) if norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
 
 
 def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: CleanScores) -> Scores:

@@ -1,16 +1,40 @@
-"""Finds signs that a rejector is broken, from its scores in a run; each sign is the text of a note."""
+"""Finds signs that an attack or a rejector is broken, from what it does in a run; each sign is the text of a note."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rrbench.metrics.deployment import CleanScores
 from rrbench.metrics.measures import auc
 from rrbench.protocols import Rejector
 
+HARDLY = 0.01  # of the budget: who moves no image farther has not used it
 SIGMAS = 3.0  # of chance: what differs by less says nothing
 UPRIGHT = 0.15  # AUC: a weak idea may stay below one half; only a good one with the wrong sign stays below this
+
+
+def hardly_moving(sizes: Tensor, radius: float, is_right: Tensor) -> str:
+    """Say if no image was moved by more than a hundredth of the budget, and answers are left to attack.
+
+    Empty also if none was moved at all: `find_notes` counts such images.
+    """
+    share = float(sizes.max()) / radius
+    if not 0 < share < HARDLY or not bool(is_right.any()):
+        return ""
+    count = int(is_right.sum())
+    return f"the attack hardly moves: by at most {100 * share:.2g} % of its budget, and {count} inputs stay right"
+
+
+def helping(was_right: Tensor, is_right: Tensor) -> str:
+    """Say if more answers became right than wrong, by more than chance: the attack descends where it should climb."""
+    better, worse = int((is_right & ~was_right).sum()), int((was_right & ~is_right).sum())
+    if better - worse <= SIGMAS * math.sqrt(better + worse):
+        return ""
+    return f"the attack helps: {better} wrong answers became right, {worse} right ones wrong"
 
 
 def doubtful_scores(
@@ -43,3 +67,44 @@ def doubtful_scores(
 def _chance(right: int, wrong: int) -> float:
     """Return the standard deviation of the AUC if scores say nothing (Mann and Whitney 1947)."""
     return math.sqrt((right + wrong + 1) / (12 * right * wrong))
+
+
+class Chance:
+    """Remembers the states of the random numbers that belong to the whole process, and says which have moved on.
+
+    Not of Python's own: threads of other libraries draw from it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.before = self._states()
+
+    def taken(self, victim: Callable[[], object]) -> str:
+        """Say from where random numbers were taken since; `victim` asks the victim, which may draw some itself."""
+        moved = self._moved()
+        if not moved:
+            return ""
+        again = Chance(self.device)
+        victim()
+        others = again._moved()
+        blamed = [name for name in moved if name not in others]
+        if not blamed:
+            return ""
+        return (
+            f"the attack takes random numbers from {' and '.join(blamed)}, not from draws: "
+            "run again it may give other images"
+        )
+
+    def _moved(self) -> list[str]:
+        now = self._states()
+        return [name for name, state in self.before.items() if now[name] != state]
+
+    def _states(self) -> dict[str, object]:
+        drawn = [torch.get_rng_state()]
+        if self.device.type == "cuda":
+            drawn.append(torch.cuda.get_rng_state(self.device))
+        kind, keys, *rest = np.random.get_state(legacy=True)
+        return {
+            "torch": [state.numpy().tobytes() for state in drawn],
+            "numpy": (kind, np.asarray(keys).tobytes(), *rest),
+        }

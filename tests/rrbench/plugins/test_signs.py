@@ -1,16 +1,21 @@
-"""What an attack keeps does not go from one cell to another."""
+"""Signs that an attack is broken, found while it runs or from its answers: they are notes, and each has an oracle."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import sqrt
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import rrbench
 from own_network import EPS, Linear, inputs, measure, refusal
 from rrbench import Batch, Budget
-from rrbench.protocols import Attack, Draws, Moved, Victim
+from rrbench.plugins import signs
+from rrbench.protocols import Attack, Draws, Moved, Outputs, Victim
+from rrbench_attacks.pgd import Pgd
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 BUDGET = "linf:1/50"
@@ -112,3 +117,130 @@ class Counting(Push):
 def test_an_attack_may_count_its_calls_in_its_class() -> None:
     measure(Linear(), "confidence", Counting(), inputs(), budget=BUDGET)
     assert Counting.calls == [1]
+
+
+# Descent.
+
+
+@pytest.mark.parametrize(("worse", "better", "is_said"), [(0, 9, False), (0, 10, True), (8, 21, False), (8, 26, True)])
+def test_more_right_answers_than_clean_are_said_beyond_chance(worse: int, better: int, is_said: bool) -> None:
+    clean = torch.tensor([True] * worse + [False] * better + [True] * 50)
+    now = torch.tensor([False] * worse + [True] * better + [True] * 50)
+    assert (better - worse > 3 * sqrt(better + worse)) == is_said  # three standard deviations of a fair coin
+    text = signs.helping(clean, now)
+    assert text == (f"the attack helps: {better} wrong answers became right, {worse} right ones wrong" * is_said)
+
+
+def test_an_attack_that_descends_is_noted() -> None:
+    data = inputs()
+    row = measure(Linear(), "confidence", Push(share=-1.0), data, budget=BUDGET)
+    margins = Linear().margins(*data)
+    gained = int(((margins <= 0) & (margins > -2 * EPS * Linear().weight.detach().abs().sum())).sum())
+    assert gained >= 10
+    assert row.note == f"the attack helps: {gained} wrong answers became right, 0 right ones wrong"
+    assert measure(Linear(), "confidence", Push(), data, budget=BUDGET).note == ""
+
+
+# Small moves.
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("share", "is_said"), [(0.0099, True), (0.011, False)])
+def test_an_attack_that_hardly_moves_is_noted(norm: str, share: float, is_said: bool) -> None:
+    longest = share if norm == "linf" else share / 4  # of 16 pixels
+    row = measure(Linear(), "confidence", Push(share=longest), inputs(), budget=f"{norm}:1/50")
+    right = round(2 * row.acc_all)
+    text = f"the attack hardly moves: by at most {100 * share:.2g} % of its budget, and {right} inputs stay right"
+    assert row.note == text * is_said
+
+
+def test_a_stored_attack_keeps_its_signs_for_other_rejectors() -> None:
+    first = measure(Linear(), "confidence", Push(share=0.005), inputs(), budget=BUDGET)
+    later = measure(Linear(), "energy", Push(share=0.005), inputs(), budget=BUDGET)
+    assert later.seconds == first.seconds  # it was not run again
+    assert first.note == later.note
+    assert later.note.startswith("the attack hardly moves: by at most 0.5 %")
+
+
+def test_an_attack_has_nothing_to_move_if_no_answer_is_right() -> None:
+    images, labels = inputs()
+    wrong = 1 - Linear()(images).argmax(1)
+    assert "hardly" not in measure(Linear(), "confidence", Push(share=0.005), (images, wrong), budget=BUDGET).note
+    assert not torch.equal(wrong, labels)
+
+
+# Chance.
+
+
+class Chancy(Pgd):
+    """Starts from random images of its own."""
+
+    source = "torch"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        shape = batch.images.shape
+        drawn = {
+            "torch": lambda: torch.rand(shape),
+            "numpy": lambda: torch.from_numpy(np.random.rand(*shape)).float(),
+            "draws": lambda: draws.uniform(batch.ids, tuple(shape[1:]), 0),
+        }[self.source]()
+        return Moved(batch.images + budget.eps * (2 * drawn - 1))
+
+
+@pytest.mark.parametrize("source", ["torch", "numpy", "draws"])
+def test_an_attack_that_is_random_without_draws_is_noted(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Chancy, "source", source)
+    row = measure(Linear(), "confidence", Chancy(1), inputs(), budget=BUDGET)
+    text = f"the attack takes random numbers from {source}, not from draws: run again it may give other images"
+    assert row.note == text * (source != "draws")
+
+
+class Noisy(Linear):
+    def forward(self, images: Tensor) -> Tensor:
+        torch.rand(1)
+        answer: Tensor = super().forward(images)
+        return answer
+
+
+class Drawing(torch.autograd.Function):
+    """Draws only where the gradient is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        torch.rand(1)
+        return gradients[0]
+
+
+class Behind(Linear):
+    def forward(self, images: Tensor) -> Tensor:
+        answer: Tensor = super().forward(Drawing.apply(images))  # type: ignore[no-untyped-call]
+        return answer
+
+
+def drawing(outputs: Outputs) -> Tensor:
+    torch.rand(1)
+    return outputs.logits.amax(1)
+
+
+@dataclass(frozen=True)
+class Asking(Push):
+    """Asks the rejector, too."""
+
+    is_adaptive = True
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        victim.certainty(victim.network(batch.images), batch.labels)
+        return super().__call__(victim, batch, budget, draws)
+
+
+@pytest.mark.parametrize(
+    ("network", "rejector", "attack"),
+    [(Noisy(), "confidence", Push()), (Behind(), "confidence", Push()), (Linear(), drawing, Asking())],
+)
+def test_an_attack_is_not_blamed_for_what_its_victim_draws(network: nn.Module, rejector: Any, attack: Attack) -> None:
+    row = measure(network, rejector, attack, inputs(), budget=BUDGET, fit_data=inputs(100, seed=1))
+    assert row.note == ""
