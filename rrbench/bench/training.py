@@ -130,7 +130,8 @@ def _plain_seconds(materials: Materials, example: Training) -> tuple[float, floa
     network = place(build_network(example, info, rejector), materials.device)
     model = Instrumented(network, materials.precision).train()
     optimizer = make_optimizer(network, example.recipe)
-    step = Step(build(Framework, example.framework), rejector, model, optimizer, info, data)
+    framework = build(Framework, example.framework)
+    step = Step(framework, rejector, model, optimizer, info, data, materials.report, example.trained_as)
     pieces = data.ids.argsort().split(example.recipe.batch)
     pieces = [piece for piece in pieces if len(piece) == example.recipe.batch][:PLAIN_STEPS]
     step.begin(example, 0)

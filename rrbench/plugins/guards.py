@@ -289,3 +289,19 @@ def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Mov
         raise CellError(f"{name} returns a misshapen reached: it must hold one truth value an input")
     boldest = None if answer.boldest is None else answer.boldest.detach()
     return answer._replace(images=answer.images.detach(), boldest=boldest)
+
+
+def checked_loss(whose: str, loss: object) -> Tensor:
+    """Return the loss of a step if weights can learn from it; its value is not read, so that no step waits for it."""
+    if not isinstance(loss, Tensor):
+        raise CellError(f"{whose} returns a {type(loss).__name__} instead of a loss: return one number as a tensor")
+    if loss.shape != ():
+        raise CellError(f"{whose} returns a loss of shape {tuple(loss.shape)}: return one number, as loss.mean() is")
+    if not loss.is_floating_point():
+        raise CellError(f"{whose} returns a loss of {loss.dtype}: return a real number, as a float")
+    if not loss.requires_grad:
+        raise CellError(
+            f"{whose} returns a loss without a gradient: compute it from the network's outputs, "
+            "without detach(), item() or no_grad()"
+        )
+    return loss

@@ -14,10 +14,12 @@ from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.errors import first_line
 from rrbench.planning.cells import Training
+from rrbench.plugins.guards import checked_loss
 from rrbench.progress import Report
 from rrbench.protocols import Batch, DataInfo, Framework, Rejector, Victim
 from rrbench.training.augment import augment
 from rrbench.training.average import Average
+from rrbench.training.first_step import FirstStep
 
 WARM = 3  # plain steps before a capture: they choose the kernels and allocate the buffers
 
@@ -32,18 +34,23 @@ class Step:
     optimizer: torch.optim.Optimizer
     info: DataInfo
     data: Batch
+    report: Report
+    name: str  # of the training
     average: Average | None = field(default=None, kw_only=True)  # follows the weights
     total: Tensor = field(init=False)  # loss of this epoch so far, summed over the inputs
 
     def __post_init__(self) -> None:
         self.total = torch.zeros((), dtype=torch.float64, device=self.data.labels.device)
         self._shifts, self._draws = ReplayedDraws(0), ReplayedDraws(0)
+        self._first: FirstStep | None = FirstStep(self.framework, self.rejector, self.network.network)
+        self._epoch = 0
 
     def begin(self, training: Training, epoch: int) -> None:
         """Start an epoch: set its random numbers and clear the loss."""
         self._shifts.follow(derive(training.seed, "augment", epoch))
         self._draws.follow(derive(training.seed, "train", epoch))
         self.total.zero_()
+        self._epoch = epoch
 
     def take(self, positions: Tensor, rate: float) -> None:
         """Take one step."""
@@ -57,13 +64,27 @@ class Step:
     def _step(self, positions: Tensor) -> None:
         self.network.refresh()
         batch = augment(self.data.at(positions), self.info, self._shifts)
-        loss = self.framework(Victim(self.network, self.rejector), batch, self._draws)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = self._follow(batch)
         self.optimizer.step()
         if self.average is not None:
             self.average.follow()
         self.total += loss.detach() * len(positions)
+
+    def _follow(self, batch: Batch) -> Tensor:
+        """Compute the gradients of a batch's loss, and return the loss."""
+        first, self._first = self._first, None
+        if first is None:
+            loss = self.framework(Victim(self.network, self.rejector), batch, self._draws)
+            loss = checked_loss(type(self.framework).__name__, loss)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            return loss
+        loss = first.loss(self.network, batch, self._draws)
+        self.optimizer.zero_grad(set_to_none=True)
+        first.follow(loss)
+        for remark in first.remarks(batch.size, is_fresh=self._epoch == 0):
+            self.report.line(f"{self.name}: {remark}")
+        return loss
 
 
 @dataclass
@@ -83,9 +104,6 @@ class CapturedStep(Step):
 
     An epoch's last batch is smaller.
     """
-
-    report: Report
-    name: str
 
     def __post_init__(self) -> None:
         super().__post_init__()

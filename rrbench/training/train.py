@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
@@ -77,12 +77,9 @@ def epochs(
                 report.line(f"resuming {training.trained_as} after epoch {state.epoch}")
             data = load("train")
             judged = load(training.recipe.choose_on)
-            parts = (framework, rejector, model, state.optimizer, info, data)
-            is_captured = device.type == "cuda" and not is_plain
-            if is_captured:
-                step: Step = CapturedStep(*parts, report, training.trained_as, average=average)
-            else:
-                step = Step(*parts, average=average)
+            kind = CapturedStep if device.type == "cuda" and not is_plain else Step
+            parts = (framework, rejector, model, state.optimizer, info, data, report, training.trained_as)
+            step = kind(*parts, average=average)
             at_end.enter_context(_released(step))
         seconds: list[float] = []
         to_train = training.recipe.epochs - state.epoch
@@ -108,6 +105,12 @@ def epochs(
         if seconds:
             # Reported, but not written into the checkpoint: the same training must give the same file.
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
+            right = state.log[state.best_epoch - 1]["clean_accuracy"]
+            if right <= 100 / info.classes:
+                report.line(
+                    f"{training.trained_as} answers {right:.1f} % of clean inputs right, no more than chance: "
+                    "does its loss use the labels as they are?"
+                )
         with TURNS.together():
             _finish(training, state, files, load("test"), precision)
 
@@ -189,6 +192,7 @@ def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 def _epoch(training: Training, state: State, step: Step, advance: Advance) -> float:
     """Go once through the data and return the mean loss."""
     data = step.data
+    diverged = f"training {training.trained_as} diverged in epoch {state.epoch + 1}"
     generator = torch.Generator().manual_seed(derive(training.seed, "order", state.epoch))
     with TURNS.together():
         order = torch.randperm(data.size, generator=generator).to(data.labels.device)
@@ -198,7 +202,13 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
         # Once an epoch, since a step must be fast: a framework that forgets does so in every step.
         learning = Learning.of(step.network.network)
     for index, piece in enumerate(pieces):
-        step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
+        try:
+            step.take(piece, learning_rate(training.recipe, state.epoch, index, len(pieces)))
+        except (RuntimeError, ValueError):
+            # A loss may refuse the NaN of a diverged network, in words that hide why: binary_cross_entropy does.
+            if _answers_nan(step, piece):
+                raise CellError(f"{diverged}: the network answers NaN or infinity") from None
+            raise
         advance(1 / len(pieces))
         if index % AHEAD == AHEAD - 1 and data.labels.is_cuda:
             # Another training that captures its step waits for the GPU's whole queue: keep the queue short.
@@ -206,12 +216,19 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
     with TURNS.together():
         mean = float(step.total) / data.size
     if not math.isfinite(mean):
-        raise CellError(f"training {training.trained_as} diverged in epoch {state.epoch + 1}: the loss is {mean}")
+        raise CellError(f"{diverged}: the loss is {mean}")
     left = learning.left()
     if left:
         name = training.trained_as
         raise CellError(f"training {name}: {training.framework} leaves {left}: put it back before returning the loss")
     return mean
+
+
+def _answers_nan(step: Step, piece: Tensor) -> bool:
+    """Tell whether the network has diverged; if it cannot be asked any more, its first error says why."""
+    with TURNS.together(), suppress(RuntimeError), torch.no_grad():
+        return not step.network(step.data.images[piece]).logits.isfinite().all()
+    return False
 
 
 def accuracies(

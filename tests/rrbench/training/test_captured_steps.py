@@ -52,7 +52,7 @@ def steps_of(
     data = Digits().load("train", ()).to(device)
     average = Average(network, 0.9)
     parts = (framework or PgdAt(steps=2), rejector, model, make_optimizer(network, training.recipe), Digits.info, data)
-    return kind(*parts, *more, average=average)  # type: ignore[arg-type]
+    return kind(*parts, *(more or (Silent(), "rr")), average=average)  # type: ignore[arg-type]
 
 
 def weights_after(step: Step, rates: list[float]) -> Tensor:

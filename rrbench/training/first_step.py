@@ -1,0 +1,126 @@
+"""Watches the first step of a training: a wrong framework or loss is wrong in every step, and one costs no time.
+
+The step is the real one, so that no number changes. It is never captured: steps that warm up come before.
+"""
+
+from copy import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from rrbench.errors import CellError, first_line
+from rrbench.lending import is_same
+from rrbench.plugins.guards import checked_loss
+from rrbench.protocols import Batch, Draws, Framework, Outputs, Rejector, Victim
+
+LEFT_OUT = "training_loss of {} leaves out classifier_loss: add it, or name in frameworks those whose loss it replaces"
+AGAIN = "backward through the graph a second time"  # PyTorch's words
+
+
+@dataclass
+class FirstStep:
+    """One step of a framework; `loss` and `follow` refuse what is surely wrong, `remarks` names what may be."""
+
+    framework: Framework
+    rejector: Rejector
+    network: nn.Module  # whose weights learn
+    _weights: dict[str, tuple[nn.Parameter, Tensor]] = field(default_factory=dict, init=False)
+    _lessons: list[Tensor] = field(default_factory=list, init=False)  # for each pass: which rows have a gradient
+    _is_heard: bool = field(default=False, init=False)  # the rejector's loss is part of the step's
+    _is_asked: bool = field(default=False, init=False)  # the rejector was given the framework's own loss
+    _is_kept: bool = field(default=False, init=False)  # and that is part of the step's
+
+    def loss(self, asked: nn.Module, batch: Batch, draws: Draws) -> Tensor:
+        """Return the framework's loss; `asked` is the network that it is given, in its precision."""
+        name = type(self.framework).__name__
+        self._weights = {key: (weight, weight.detach().clone()) for key, weight in self.network.named_parameters()}
+        spied = copy(self.rejector)
+        vars(spied)["training_loss"] = self._training_loss
+        hook = asked.register_forward_hook(self._note)
+        try:
+            loss = self.framework(Victim(asked, spied), batch, draws)
+        finally:
+            hook.remove()
+        now = dict(self.network.named_parameters())
+        for key, (weight, before) in self._weights.items():
+            if now.get(key) is not weight or not is_same(weight.detach(), before):
+                raise CellError(f"{name} changes the network's weight {key!r}: only return the loss, rrbench steps")
+        return _finite(name, checked_loss(name, loss))
+
+    def follow(self, loss: Tensor) -> None:
+        """Compute the gradients of the weights."""
+        name = type(self.framework).__name__
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if AGAIN not in first_line(error):
+                raise
+            raise CellError(f"{name} calls backward on its loss: only return the loss, rrbench steps") from None
+        if len(self._unreached()) == len(self._weights):
+            raise CellError(f"no gradient of {name}'s loss reaches the network: compute it from victim.network(images)")
+        if type(self.rejector).training_loss is not Rejector.training_loss and not self._is_heard:
+            own = type(self.rejector).__name__
+            raise CellError(f"{name} leaves out the loss of {own}: return victim.training_loss(outputs, labels, loss)")
+
+    def remarks(self, count: int, *, is_fresh: bool) -> list[str]:
+        """Say what is unusual in a batch of `count` images; a trained network may have slopes that are exactly zero."""
+        found = []
+        unreached = self._unreached()
+        if unreached:
+            more = f" and {len(unreached) - 1} more" if unreached[1:] else ""
+            found.append(f"no gradient reaches the weight {unreached[0]!r}{more}: training leaves it as it is")
+        if self._is_asked and not self._is_kept and not self.rejector.frameworks:
+            found.append(LEFT_OUT.format(type(self.rejector).__name__))
+        taught = sum(int(rows.sum()) for rows in self._lessons)
+        if is_fresh and 0 < taught < count:  # 0: it learns by features
+            name = type(self.framework).__name__
+            found.append(f"{name} learns from {taught} of the {count} images of its first batch")
+        return found
+
+    def _unreached(self) -> list[str]:
+        return [key for key, (weight, _) in self._weights.items() if weight.requires_grad and weight.grad is None]
+
+    def _training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        """Call the rejector's own, and check its answer if the framework gave it a right loss."""
+        name = f"training_loss of {type(self.rejector).__name__}"
+        loss = self.rejector.training_loss(outputs, labels, classifier_loss)
+        is_number = isinstance(classifier_loss, Tensor) and classifier_loss.shape == ()
+        if is_number and classifier_loss.requires_grad:
+            loss = checked_loss(name, loss)
+            if classifier_loss.isfinite():
+                _finite(name, loss)
+            self._is_asked = True
+            classifier_loss.register_hook(self._keep)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            loss.register_hook(self._hear)
+        return loss
+
+    def _hear(self, slope: Tensor) -> None:
+        self._is_heard = True
+
+    def _keep(self, slope: Tensor) -> None:
+        self._is_kept |= bool(slope)
+
+    def _note(self, network: nn.Module, given: tuple[Tensor, ...], outputs: Outputs) -> None:
+        """Note later which rows of a pass have a gradient; a pass that moves images is no lesson.
+
+        Not by the features: in a head with batch norm, each row's slope reaches the features of all.
+        """
+        if not given or given[0].requires_grad:
+            return
+        rows = torch.zeros(len(given[0]), dtype=torch.bool, device=given[0].device)
+
+        def taught(slope: Tensor) -> None:
+            rows.logical_or_((slope != 0).any(1))
+
+        self._lessons.append(rows)
+        for part in (outputs.logits, outputs.head):
+            if part.requires_grad:
+                part.register_hook(taught)
+
+
+def _finite(whose: str, loss: Tensor) -> Tensor:
+    if not loss.isfinite():
+        raise CellError(f"{whose} returns a loss of {loss.item()} in the first step")
+    return loss

@@ -1,0 +1,73 @@
+"""A training framework with one author's mistake at a time, and a rejector whose loss has one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rrbench.frameworks.standard import Standard
+from rrbench.protocols import Batch, Draws, Outputs, Victim
+from rrbench_baselines.rr import RR
+
+
+@dataclass(frozen=True)
+class Mistaken(Standard):
+    """Standard training, but for `how`."""
+
+    how: str = ""
+
+    def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
+        images, labels = batch.images, batch.labels
+        if self.how == "first images":
+            images, labels = images[:10], labels[:10]
+        with torch.set_grad_enabled(self.how != "no_grad"):
+            outputs = victim.network(images)
+            if self.how == "first answers":
+                outputs, labels = outputs.at(slice(10)), labels[:10]
+            if self.how == "other labels":
+                labels = (labels + 1) % outputs.logits.shape[1]
+            own = F.cross_entropy(outputs.logits, labels)
+            given = labels.flip(0) if self.how == "other labels for the rejector" else labels
+            loss = own if self.how == "forgetful" else victim.training_loss(outputs, given, own)
+        if self.how in ("own step", "own step on other weights"):
+            assert isinstance(victim.network, nn.Module)
+            loss.backward(retain_graph=True)
+            torch.optim.SGD(victim.network.parameters(), lr=0.1).step()
+            if self.how == "own step on other weights":
+                return super().__call__(victim, batch, draws)
+        if self.how == "backward":
+            loss.backward()
+        wrong: dict[str, object] = {
+            "deaf": own,
+            "detached": loss.detach(),
+            "each": F.cross_entropy(outputs.logits, labels, reduction="none"),
+            "nan": loss * torch.nan,
+            "tuple": (loss, outputs),
+            "nothing": None,
+            "number": loss.item(),
+            "whole": outputs.logits.argmax(),
+            "images alone": images.clone().requires_grad_().mean(),
+        }
+        return wrong.get(self.how, loss)  # type: ignore[return-value]
+
+
+@dataclass
+class WrongLoss(RR):
+    """RR, but for `how` in its loss."""
+
+    how: str = ""
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        loss = super().training_loss(outputs, labels, classifier_loss)
+        wrong: dict[str, object] = {
+            "detached": loss.detach(),
+            "each": classifier_loss + outputs.logits.square().mean(1),
+            "nan": loss * torch.nan,
+            "tuple": (loss, classifier_loss),
+            "forgetful": loss - classifier_loss,
+            "zero times": loss - classifier_loss + 0 * classifier_loss,
+            "minus": loss - 2 * classifier_loss,
+            "headless": classifier_loss + outputs.logits.square().mean(),
+        }
+        return wrong.get(self.how, loss)  # type: ignore[return-value]
