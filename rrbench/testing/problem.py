@@ -66,13 +66,17 @@ def empty(batch: Batch) -> Batch:
     return batch._replace(images=(0.5 + 0.5 * HashedDraws(14).normal(batch.ids, INFO.shape, 0)).clamp(0, 1))
 
 
+def untrained(rejector: Rejector) -> nn.Module:
+    """Build a network with its first weights, always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return NETWORK.build(INFO, rejector)
+
+
 @cache
 def _weights() -> dict[str, Tensor]:
     """Train the weights that all networks here share."""
-    batch = patterns()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        trained = NETWORK.build(INFO, Plain())
+    batch, trained = patterns(), untrained(Plain())
     for _ in range(25):
         # Without torch.optim: its import takes longer than this training.
         parameters = list(trained.parameters())

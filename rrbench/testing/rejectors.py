@@ -17,12 +17,13 @@ from rrbench.measuring import probes
 from rrbench.names import settings_of
 from rrbench.planning.cells import training_key
 from rrbench.plugins.contract import check_class
-from rrbench.plugins.guards import PROBED, certainties, check_alone, fit
+from rrbench.plugins.guards import PROBED, certainties, check_alone, checked_loss, fit
 from rrbench.plugins.registry import find
 from rrbench.plugins.signs import UPRIGHT
 from rrbench.protocols import Batch, Outputs, Rejector, Victim
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import INFO, WIDTH, build_network, clear, empty, patterns
+from rrbench.training.first_step import LEFT_OUT
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         "its settings and what it fitted are all there is": _is_all_there_is,
         "only an oracle uses the label": _uses_no_label,
         "its loss and the slopes of the weights are finite": _has_finite_loss,
+        "the framework's loss is in its loss, or it names those whose loss it replaces": _keeps_classifier_loss,
         "its head sees the features": _has_head,
         "settings of after_training change neither head nor loss": _is_after_training,
     }
@@ -195,15 +197,33 @@ def _has_finite_loss(given: Rejector) -> None:
             outputs = case.network(case.batch.images[:20])
             labels = (outputs.logits.argmax(1) + shift) % INFO.classes
             own = F.cross_entropy(outputs.logits, labels)
-            loss = Victim(case.network, case.rejector).training_loss(outputs, labels, own)
+            answer = Victim(case.network, case.rejector).training_loss(outputs, labels, own)
         where = f"where {share} answers are wrong"
-        expect(isinstance(loss, Tensor) and loss.shape == (), "training_loss must return the total loss, one number")
+        loss = checked_loss("training_loss", answer)
         expect(loss.isfinite(), f"the loss is {loss.item()} {where}")
-        expect(loss.requires_grad, f"the loss has no gradient {where}")
         loss.backward()
         slopes = [parameter.grad for parameter in case.network.parameters() if parameter.grad is not None]
         expect(any(slope.any() for slope in slopes), f"the loss moves no weight {where}")
         expect(all(slope.isfinite().all() for slope in slopes), f"slopes of the weights are NaN or infinite {where}")
+
+
+def _keeps_classifier_loss(given: Rejector) -> None:
+    case = make_case(given)
+    labels = case.batch.labels
+    with torch.enable_grad():
+        outputs = case.network.train()(case.batch.images)
+        own = F.cross_entropy(outputs.logits, labels)
+        loss = checked_loss("training_loss", Victim(case.network, case.rejector).training_loss(outputs, labels, own))
+    (slope,) = torch.autograd.grad(loss, own, retain_graph=True, allow_unused=True)
+    if slope is not None and slope:
+        expect(not slope < 0, "training_loss subtracts classifier_loss: add it")
+        return
+    # A loss may replace the framework's, as SNet's does; with other frameworks their loss would be lost without a word.
+    expect(given.frameworks, LEFT_OUT.format(type(given).__name__))
+    (wanted,) = torch.autograd.grad(own, outputs.logits, retain_graph=True)
+    (taught,) = torch.autograd.grad(loss, outputs.logits, allow_unused=True)
+    is_taught = taught is not None and (taught * wanted).sum() > 0
+    expect(is_taught, "training_loss replaces classifier_loss and does not teach the labels")
 
 
 def _has_head(given: Rejector) -> None:
@@ -268,7 +288,8 @@ def _trained(given: Rejector) -> tuple[list[Tensor], float]:
     network, batch = build_network(replace(given)), patterns().at(slice(0, 20))
     network.train()
     outputs = network(batch.images)
-    loss = Victim(network, given).training_loss(outputs, batch.labels, F.cross_entropy(outputs.logits, batch.labels))
+    own = F.cross_entropy(outputs.logits, batch.labels)
+    loss = checked_loss("training_loss", Victim(network, given).training_loss(outputs, batch.labels, own))
     return list(network.state_dict().values()), loss.item()
 
 
