@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from rrbench.datasets.search import roots
+from rrbench.errors import UseError
 from rrbench.names import Choice, long_form, parse, settings_of, unknown
 from rrbench.planning.plan import variants
 from rrbench.plugins.config import Config, load_preset
@@ -27,10 +28,17 @@ def installed_checks(text: str) -> Iterator[tuple[str, list[Check]]]:
     kinds = [kind for kind in BASES if _knows(kind, name)]
     if not kinds:
         raise unknown("plugin", name, {known for kind in BASES for known in table(kind)})
+    found, refusals = [], []
     for kind in kinds:
-        for variant in variants(expand("attack", text)) if kind == "attack" else [expand(kind, text)]:
-            choice = choose(kind, _small(kind, variant.partition("@")[0]), config, DATASET)
-            yield f"{kind} {choice}", _checks(kind, choice, config)
+        try:
+            for variant in variants(expand("attack", text)) if kind == "attack" else [expand(kind, text)]:
+                found.append((kind, choose(kind, _small(kind, variant.partition("@")[0]), config, DATASET)))
+        except UseError as error:  # the settings may be those of another kind
+            refusals.append(error)
+    if refusals and (not found or "(" not in text):
+        raise refusals[0]
+    for kind, choice in found:
+        yield f"{kind} {choice}", _checks(kind, choice, config)
 
 
 def _small(kind: str, text: str) -> str:

@@ -1,19 +1,22 @@
 """The contracts of networks and data sets."""
 
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import nn
 
-from rrbench.datasets.check import check_batch
+from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.errors import UseError
 from rrbench.measuring import probes
 from rrbench.networks.wrapped import check_network
 from rrbench.plugins.contract import check_class
-from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector
+from rrbench.protocols import Batch, DataInfo, DataSource, NetworkSource, Outputs, Rejector, Split
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import Headed, Plain
 
+SPLITS: tuple[Split, ...] = get_args(Split)
 INFO = DataInfo(classes=10, shape=(3, 32, 32), mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
@@ -72,7 +75,12 @@ def dataset_checks(source: DataSource, roots: tuple[Path, ...] = ()) -> list[Che
     """Return the contract as checks of a data set; its images are checked if they are on this machine."""
     return [
         Check("its class says what it is", lambda: _says_what_it_is(source)),
-        Check("its test images, where they are here, are what it says", lambda: _loads(source, roots)),
+        *(
+            Check(f"its {split} images, where they are here, are what it says", partial(_loads, source, split, roots))
+            for split in SPLITS
+            if split in source.splits
+        ),
+        Check("the same test images come each time", lambda: _is_steady(source, roots)),
     ]
 
 
@@ -83,15 +91,30 @@ def _says_what_it_is(source: DataSource) -> None:
     channels = info.shape[0]
     expect(len(info.mean) == len(info.std) == channels, f"mean and std need {channels} numbers each")
     expect(min(info.std) > 0, "std must be above 0")
+    known = "test" in source.splits and source.splits <= set(SPLITS)
+    expect(known, f"its splits are {', '.join(sorted(source.splits))}: they must be of {', '.join(SPLITS)}, with test")
 
 
-def _loads(source: DataSource, roots: tuple[Path, ...]) -> None:
+def _loaded(source: DataSource, split: Split, roots: tuple[Path, ...]) -> Batch | None:
     try:
-        batch = source.load("test", roots)
+        return source.load(split, roots)
     except UseError:
-        return  # not on this machine, and the error said so
-    check_batch(batch, source.info.classes, "test")
+        return None  # not on this machine, and the error said so
+
+
+def _loads(source: DataSource, split: Split, roots: tuple[Path, ...]) -> None:
+    batch, info = _loaded(source, split, roots), source.info
+    if batch is None:
+        return
+    check_batch(batch, info.classes, split)
     shape = tuple(batch.images.shape[1:])
-    expect(shape == source.info.shape, f"its images are {shape}, and its info says {source.info.shape}")
-    size = source.info.test_size
-    expect(size in (0, batch.size), f"it has {batch.size} test images, and its info says {size}")
+    expect(shape == info.shape, f"its {split} images are {shape}, and its info says {info.shape}")
+    size = {"train": info.train_size, "calibration": info.calibration_size, "test": info.test_size}[split]
+    expect(size in (0, batch.size), f"it has {batch.size} {split} images, and its info says {size}")
+
+
+def _is_steady(source: DataSource, roots: tuple[Path, ...]) -> None:
+    """Refuse splits that are drawn anew: each process would train on images that another one measures."""
+    first, second = (_loaded(source, "test", roots) for _ in range(2))
+    is_same = first is None or second is None or fingerprint(first) == fingerprint(second)
+    expect(is_same, "two loads give other test images: draw splits from a fixed seed")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,14 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from made_up_plugins import Brighter, BrokenTraining
-from rrbench.frameworks.standard import Standard
+from rrbench.datasets.digits import Digits
 from rrbench.networks.small_cnn import SmallCnn
 from rrbench.plugins.registry import table
-from rrbench.protocols import Batch, Budget, DataInfo, Draws, Moved, NetworkSource, Outputs, Rejector, Victim
-from rrbench.testing import Check, attack_checks, framework_checks, network_checks, rejector_checks
+from rrbench.protocols import Batch, Budget, DataInfo, Draws, Moved, NetworkSource, Outputs, Rejector, Split, Victim
+from rrbench.testing import Check, attack_checks, dataset_checks, framework_checks, network_checks, rejector_checks
 from rrbench_baselines.coupled import Coupled
 from rrbench_baselines.cpr import Cpr
+from rrbench_baselines.snet import Snet
+from short_trainings import Leaving
 from wrong_attacks import Climbing, Meddling, Misanswering, Peeping
+from wrong_frameworks import Mistaken, WrongLoss
 from wrong_rejectors import (
     Backwards,
     Calm,
@@ -306,19 +310,84 @@ def test_an_attack_s_mistake_breaks_the_check_that_is_about_it(attack: Any, sent
     assert line in failures(attack_checks(attack))[sentence]
 
 
-# Frameworks and networks.
+# Frameworks and losses.
 
 
-def test_a_framework_that_forgets_the_rejector_breaks_the_check_that_is_about_it() -> None:
-    @dataclass(frozen=True)
-    class Forgetting(Standard):
-        def __call__(self, victim: Victim, batch: Batch, draws: Draws) -> Tensor:
-            return nn.functional.cross_entropy(victim.network(batch.images).logits, batch.labels)
+LABELS = "use each image's own label"
 
-    assert failures(framework_checks(Standard())) == {}
-    found = failures(framework_checks(Forgetting()))
-    assert list(found) == ["the rejector's share is in its loss"]
-    assert len(failures(framework_checks(BrokenTraining()))) == 4
+
+@pytest.mark.parametrize(
+    ("how", "broken"),
+    [
+        ("", {}),
+        ("first images", {"the label of every image is in its loss": "of 10 of 20 images, the first at place 10"}),
+        ("first answers", {"the label of every image is in its loss": "of 10 of 20 images, the first at place 10"}),
+        (
+            "other labels",
+            {
+                "a network learns the labels by it": LABELS,
+                "the rejector is given each image's own label": LABELS,
+            },
+        ),
+        ("other labels for the rejector", {"the rejector is given each image's own label": LABELS}),
+        (
+            "forgetful",
+            {
+                "the rejector's share is in its loss": "return victim.training_loss(outputs, labels, loss)",
+                "the rejector is given each image's own label": "return victim.training_loss(outputs, labels, loss)",
+            },
+        ),
+    ],
+)
+def test_a_framework_s_mistake_breaks_the_checks_that_are_about_it(how: str, broken: dict[str, str]) -> None:
+    found = failures(framework_checks(Mistaken(how=how)))
+    assert found.keys() == broken.keys()
+    for sentence, line in broken.items():
+        assert line in found[sentence]
+
+
+@pytest.mark.parametrize(
+    ("framework", "line"),
+    [
+        (Mistaken(how="own step"), "only return the loss, rrbench steps"),
+        (Mistaken(how="no_grad"), "Mistaken returns a loss without a gradient"),
+        (Mistaken(how="each"), "return one number, as loss.mean() is"),
+        (Leaving(how="eval"), "it leaves the network in eval mode: put it back before returning the loss"),
+        (BrokenTraining(), "a framework's own trouble"),
+    ],
+)
+def test_a_framework_that_gives_no_loss_breaks_all_but_that_of_its_class(framework: Any, line: str) -> None:
+    found = failures(framework_checks(framework))
+    found.pop("its class says what it is", "")
+    assert len(found) == 6
+    assert all(line in why for why in found.values())
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("forgetful", "training_loss of WrongLoss leaves out classifier_loss: add it, or name in frameworks those"),
+        ("zero times", "training_loss of WrongLoss leaves out classifier_loss: add it, or name in frameworks those"),
+        ("minus", "training_loss subtracts classifier_loss: add it"),
+        ("each", "training_loss returns a loss of shape (100,): return one number, as loss.mean() is"),
+    ],
+)
+def test_a_rejector_that_leaves_the_framework_s_loss_out_breaks_a_check(how: str, line: str) -> None:
+    sentence = "the framework's loss is in its loss, or it names those whose loss it replaces"
+    assert line in failures(rejector_checks(WrongLoss(how=how)))[sentence]
+
+
+def test_a_loss_that_replaces_the_framework_s_must_teach_the_labels() -> None:
+    @dataclass
+    class Selective(WrongLoss):
+        frameworks = ("standard",)
+
+    found = failures(rejector_checks(Selective(how="forgetful")))
+    assert list(found.values()) == ["training_loss replaces classifier_loss and does not teach the labels"]
+    assert failures(rejector_checks(Snet())) == {}
+
+
+# Networks and data sets.
 
 
 def test_a_network_that_forgets_the_head_breaks_the_check_that_is_about_it() -> None:
@@ -333,6 +402,57 @@ def test_a_network_that_forgets_the_head_breaks_the_check_that_is_about_it() -> 
     assert "call rejector.build_head" in found["it gives features, logits and the rejector's head"]
 
 
+@dataclass(frozen=True)
+class Mixed(Digits):
+    """The digits, but for `how`."""
+
+    how: str = ""
+
+    def load(self, split: Split, roots: tuple[Path, ...] = ()) -> Batch:
+        batch = super().load(split, roots)
+        if self.how == f"{split} labels":
+            return batch._replace(labels=batch.labels + 5)
+        if self.how == f"{split} range":
+            return batch._replace(images=16 * batch.images)
+        if self.how == f"{split} size":
+            return batch.at(slice(300))
+        if self.how == f"{split} drawn":
+            return batch.at(torch.randperm(batch.size))
+        return batch
+
+    @property
+    def splits(self) -> Any:
+        others = {"splits": {"validation"}, "test alone": set()}.get(self.how, {"train", "calibration"})
+        return frozenset({"test"} | others)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence", "line"),
+    [
+        ("train labels", "its train images, where they are here, are what it says", "train: labels must lie in 0..9"),
+        ("train range", "its train images, where they are here, are what it says", "images must lie in [0, 1]"),
+        (
+            "calibration size",
+            "its calibration images, where they are here, are what it says",
+            "it has 300 calibration images, and its info says 360",
+        ),
+        ("test size", "its test images, where they are here, are what it says", "it has 300 test images"),
+        ("test drawn", "the same test images come each time", "draw splits from a fixed seed"),
+        ("splits", "its class says what it is", "its splits are test, validation: they must be of train, calibration"),
+    ],
+)
+def test_a_data_set_s_mistake_breaks_the_check_that_is_about_it(how: str, sentence: str, line: str) -> None:
+    found = failures(dataset_checks(Mixed(how)))
+    assert list(found) == [sentence]
+    assert line in found[sentence]
+
+
+def test_a_right_data_set_keeps_them_all_and_one_without_training_images_has_no_check_of_them() -> None:
+    assert failures(dataset_checks(Mixed())) == {}
+    assert failures(dataset_checks(Mixed("test alone"))) == {}
+    assert not any("train" in str(check) for check in dataset_checks(Mixed("test alone")))
+
+
 # The command.
 
 
@@ -344,10 +464,10 @@ def test_the_command_prints_a_line_for_each_and_ends_with_1_where_one_fails(
     right, wrong = command("check", "sure"), command("check", "ranked")
     assert (right.code, wrong.code) == (0, 1)
     assert right.out.startswith("rejector sure\n  ok      its class says what it is\n")
-    assert right.out.endswith("11 checks, all kept\n")
+    assert right.out.endswith("12 checks, all kept\n")
     assert "  FAILED  the rest of the batch changes no score: the certainty of Ranked depends on the batch" in wrong.out
-    assert wrong.out.endswith("11 checks, 2 failed\n")
-    assert len(wrong.out.splitlines()) == 13
+    assert wrong.out.endswith("12 checks, 2 failed\n")
+    assert len(wrong.out.splitlines()) == 14
 
 
 def test_the_command_takes_settings_aliases_and_names_of_several_kinds(command: Any) -> None:
@@ -355,9 +475,12 @@ def test_the_command_takes_settings_aliases_and_names_of_several_kinds(command: 
     assert [line for line in answer.out.splitlines() if line[0] != " "] == [
         "rejector carl",
         "framework carl(steps=2)",
-        "14 checks, all kept",
+        "18 checks, all kept",
     ]
     assert "rejector rr(form=difference)" in command("check", "r-con-sub").out
+    # Settings say which kind is meant.
+    assert command("check", "carl(weight=1)").out.startswith("framework carl(steps=2,weight=1)\n")
+    assert command("check", "carl(wait=1)").code == 2
     assert command("check", "outside-corner").out.startswith("attack outside-corner\n")
 
 
