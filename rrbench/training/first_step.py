@@ -45,7 +45,9 @@ class FirstStep:
         now = dict(self.network.named_parameters())
         for key, (weight, before) in self._weights.items():
             if now.get(key) is not weight or not is_same(weight.detach(), before):
-                raise CellError(f"{name} changes the network's weight {key!r}: only return the loss, rrbench steps")
+                raise CellError(
+                    f"{name} changes the network's weight {key!r}: return only the loss, and rrbench takes the step"
+                )
         return _finite(name, checked_loss(name, loss))
 
     def follow(self, loss: Tensor) -> None:
@@ -56,8 +58,10 @@ class FirstStep:
         except RuntimeError as error:
             if AGAIN not in first_line(error):
                 raise
-            raise CellError(f"{name} calls backward on its loss: only return the loss, rrbench steps") from None
-        if len(self._unreached()) == len(self._weights):
+            raise CellError(
+                f"{name} calls backward on its loss: return only the loss, and rrbench takes the step"
+            ) from None
+        if all(weight.grad is None for weight, _ in self._weights.values()):
             raise CellError(f"no gradient of {name}'s loss reaches the network: compute it from victim.network(images)")
         if type(self.rejector).training_loss is not Rejector.training_loss and not self._is_heard:
             own = type(self.rejector).__name__

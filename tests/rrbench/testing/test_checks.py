@@ -349,7 +349,7 @@ def test_a_framework_s_mistake_breaks_the_checks_that_are_about_it(how: str, bro
 @pytest.mark.parametrize(
     ("framework", "line"),
     [
-        (Mistaken(how="own step"), "only return the loss, rrbench steps"),
+        (Mistaken(how="own step"), "return only the loss, and rrbench takes the step"),
         (Mistaken(how="no_grad"), "Mistaken returns a loss without a gradient"),
         (Mistaken(how="each"), "return one number, as loss.mean() is"),
         (Leaving(how="eval"), "it leaves the network in eval mode: put it back before returning the loss"),

@@ -25,12 +25,15 @@ def said(bench: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("how", "line"),
     [
-        ("own step", "Mistaken changes the network's weight 'backbone.0.weight': only return the loss, rrbench steps"),
+        (
+            "own step",
+            "Mistaken changes the network's weight 'backbone.0.weight': return only the loss, and rrbench takes",
+        ),
         (
             "own step on other weights",
-            "Mistaken changes the network's weight 'backbone.0.weight': only return the loss",
+            "Mistaken changes the network's weight 'backbone.0.weight': return only the loss",
         ),
-        ("backward", "Mistaken calls backward on its loss: only return the loss, rrbench steps"),
+        ("backward", "Mistaken calls backward on its loss: return only the loss, and rrbench takes the step"),
         ("forgetful", "Mistaken leaves out the loss of RR: return victim.training_loss(outputs, labels, loss)"),
         ("deaf", "Mistaken leaves out the loss of RR: return victim.training_loss(outputs, labels, loss)"),
         (
