@@ -14,6 +14,7 @@ from rrbench.files.fingerprints import LENGTH
 from rrbench.names import Call, Choice, convert, given_by, is_of, long_form, parse, resolve, settings_of, unknown
 from rrbench.plugins.config import ALL, KINDS, Config
 from rrbench.plugins.contract import BASES, check_entry, check_inherited, check_instance
+from rrbench.plugins.naming import meaning
 from rrbench.plugins.own import OWN, make_held
 from rrbench.plugins.revisions import OURS, Revision, outside_revision
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Rejector
@@ -58,6 +59,12 @@ def table(kind: str) -> Table:
                 aliases[name] = value
             else:
                 classes[name] = value
+    settings = {name: settings_of(plugin) for name, plugin in classes.items()}
+    for name in owners:
+        if means := meaning(kind, name, settings):
+            warnings.warn(f"plugin {owners[name]!r} goes without {name!r}: {means}", stacklevel=2)
+            classes.pop(name, None)
+            aliases.pop(name, None)
     for name in list(classes):
         try:
             check_inherited(classes, name)

@@ -94,6 +94,23 @@ def test_an_alias_clashes_like_any_other_name(install: Install) -> None:
         table("rejector")
 
 
+def test_a_plugin_whose_name_is_a_short_form_goes_without_it(install: Install) -> None:
+    @dataclass
+    class Stepping(Sure):
+        steps: int = 1
+        restarts: int = 1
+
+    theirs = {"step7": Sure, "step7x2": "sure", "sure2": Sure, "sure": Sure}
+    install({"ours": lambda: {"step": Stepping}, "theirs": lambda: theirs})
+    with pytest.warns(UserWarning, match="goes without") as caught:
+        known = table("rejector")
+    assert [str(warning.message) for warning in caught] == [
+        "plugin 'theirs' goes without 'step7': 'step7' is short for step(steps=7)",
+        "plugin 'theirs' goes without 'step7x2': 'step7x2' is short for step(steps=7,restarts=2)",
+    ]
+    assert set(known) == {"step", "sure", "sure2"}
+
+
 @pytest.mark.parametrize(
     ("load", "reason"),
     [
@@ -105,6 +122,11 @@ def test_an_alias_clashes_like_any_other_name(install: Install) -> None:
         (lambda: {"half": Unfinished}, "TypeError: 'half' does not define certainty"),
         (lambda: {1: Sure}, "TypeError: the table's key 1 is no name"),
         (lambda: {"": Sure}, "TypeError: the table's key '' is no name"),
+        (lambda: {"my idea": Sure}, "TypeError: the table's key 'my idea' is no name that one can type"),
+        (lambda: {"sure(2)": Sure}, "TypeError: the table's key 'sure(2)' is no name that one can type"),
+        (lambda: {"sure@pgd-at": Sure}, "TypeError: the table's key 'sure@pgd-at' is no name that one can type"),
+        (lambda: {"all": Sure}, "TypeError: 'all' stands for every rejector: it needs another name"),
+        (lambda: {"own": Sure}, "TypeError: 'own' stands for objects that are given in Python: it needs another name"),
         (lambda: 3, "TypeError"),
         (lambda: None, "TypeError"),
     ],
