@@ -56,7 +56,7 @@ def test_what_a_page_says_works(
     namespace: dict[str, object] = {}
     for language, written in fenced(DOCS / page):
         # Whoever followed these pages has a plugin of that name installed.
-        text = written.replace("my-idea", "idea-of-the-docs").replace("my-push", "push-of-the-docs")
+        text = re.sub(r"my-(idea|push|way|data|net)\b", r"\1-of-the-docs", written)
         if text.startswith(NOT_RUN):
             continue
         if language == "python":

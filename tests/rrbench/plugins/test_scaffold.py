@@ -15,7 +15,22 @@ from rrbench.rows.row import read_rows
 from rrbench.scaffold import Kind, write_plugin
 
 # Names that no stranger's package has: one that is installed is refused.
-IDEA, PUSH = "idea-of-the-tests", "push-of-the-tests"
+IDEA, PUSH, WAY, DATA, NET = (f"{word}-of-the-tests" for word in ("idea", "push", "way", "data", "net"))
+TRIALS: dict[Kind, tuple[str, str]] = {  # {kind: (name, options that try it)}
+    "rejector": (IDEA, f"--rejectors {IDEA}"),
+    "attack": (PUSH, f"--attacks {PUSH}"),
+    "framework": (WAY, f"--frameworks {WAY}"),
+    "dataset": (DATA, f"--dataset {DATA} --network small-cnn --budgets linf:1/10"),
+    "network": (NET, f"--network {NET}"),
+}
+SHORT = """
+[metrics]
+resamples = 200
+
+[recipe]
+epochs = 4
+choose_by = "pgd1"
+"""
 
 # The packages' own tests, then the contract and a run with them, in one process: importing torch takes seconds.
 TRIAL = """
@@ -24,7 +39,7 @@ code = pytest.main(["-q", "-p", "no:cacheprovider", "--import-mode=importlib", *
 if code:
     sys.exit(int(code))
 from rrbench.cli import main
-for arguments in (["check", sys.argv[2]], ["check", sys.argv[3]], sys.argv[4:]):
+for arguments in (*(["check", name] for name in sys.argv[2].split(":")), sys.argv[3:]):
     sys.argv[1:] = arguments
     try:
         main()
@@ -47,38 +62,44 @@ def ask(program: str, *arguments: str, path: Path, folder: Path) -> subprocess.C
     )
 
 
-def test_new_packages_install_pass_their_own_tests_keep_the_contract_and_run(
-    bench: Any, command: Any, tmp_path: Path
-) -> None:
-    target, packages = tmp_path / "installed", []
-    for kind, name in (("rejector", IDEA), ("attack", PUSH)):
+def test_new_packages_install_pass_their_own_tests_keep_the_contract_and_run(command: Any, tmp_path: Path) -> None:
+    target, out, packages = tmp_path / "installed", tmp_path / "runs", []
+    for kind, (name, options) in TRIALS.items():
         answer = command("new", kind, name, "--folder", tmp_path)
         assert answer.code == 0
         package = tmp_path / name
         assert answer.out.splitlines()[1:] == [
             f"  pip install -e {package}",
             f"  rrbench check {name}",
-            f"  rrbench run --{kind}s {name}",
+            f"  rrbench run {options}",
             f"  python -m pytest {package}",
         ]
+        assert f"    rrbench run {options}\n" in (package / "README.md").read_text()
         packages.append(str(package))
     install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
     subprocess.run([sys.executable, "-m", *install, "--target", str(target), *packages], check=True, timeout=200)
-    run = ["run", *bench.arguments(), "--limit", "20", "--attacks", f"{PUSH}(steps=2)"]
-    run += ["--rejectors", f"{IDEA},{IDEA}(tau=2)"]
+    config = tmp_path / "short.toml"
+    config.write_text(SHORT)
+    run = f"run --config {config} --out {out} --device cpu --limit 100 --frameworks {WAY} --dataset {DATA}".split()
+    run += f"--network {NET} --budgets linf:1/10 --rejectors {IDEA},{IDEA}(tau=2) --attacks {PUSH}(steps=2)".split()
     tests = ":".join(f"{package}/tests" for package in packages)
-    done = ask(TRIAL, tests, IDEA, PUSH, *run, path=target, folder=tmp_path)
+    done = ask(TRIAL, tests, ":".join(name for name, _ in TRIALS.values()), *run, path=target, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "28 passed" in done.stdout
-    assert "11 checks, all kept" in done.stdout
-    assert "15 checks, all kept" in done.stdout
+    kept = [int(count) for count in re.findall(r"^(\d+) checks, all kept$", done.stdout, re.MULTILINE)]
+    assert kept == [12, 15, 7, 5, 4]
+    assert f"{sum(kept) + len(kept)} passed" in done.stdout, (
+        "a package's own tests are its checks, and one of its table"
+    )
     assert "4 rows in" in done.stdout
     assert "gradients an image" in done.stderr, "progress goes to stderr"
     assert "gradients an image" not in done.stdout
-    rows = read_rows(bench.out)
-    assert {(row.rejector, row.n, row.status) for row in rows} == {(IDEA, 20, "ok"), (f"{IDEA}(tau=2)", 20, "ok")}
-    clean = [row.auc for row in rows if row.attack == "clean"]
-    assert clean[0] == clean[1], "a temperature does not change the order of gaps"
+    rows = read_rows(out)
+    assert {(row.dataset, row.network, row.framework) for row in rows} == {(DATA, NET, WAY)}
+    assert {(row.rejector, row.n, row.status) for row in rows} == {(IDEA, 100, "ok"), (f"{IDEA}(tau=2)", 100, "ok")}
+    moved = [row.auc for row in rows if row.attack != "clean"]
+    assert moved[0] == moved[1] is not None, "a temperature does not change the order of gaps"
+    clean = {row.acc_all for row in rows if row.attack == "clean"}
+    assert min(filter(None, clean)) > 50, "the network learns the quarters"
 
 
 CERTAINTY = """        first, second = (outputs.logits.double() / self.tau).topk(2, dim=1).values.unbind(1)
@@ -153,6 +174,43 @@ IDEAS: dict[str, tuple[Kind, str, str, str]] = {
         "IdeaBlind reads the rejector: write is_adaptive = True",
     ),
     "idea-bare": ("attack", ANSWER, "        return batch.images\n" + ANSWER, "write return Moved(images)"),
+    "way-forgetful": (
+        "framework",
+        "return victim.training_loss(outputs, batch.labels, loss)",
+        "return loss",
+        "WayForgetful leaves out the loss of Plain: return victim.training_loss(outputs, labels, loss)",
+    ),
+    "way-short": (
+        "framework",
+        "loss = F.cross_entropy(outputs.logits, batch.labels)",
+        "loss = F.cross_entropy(outputs.logits[:8], batch.labels[:8])",
+        "its loss does not change with the labels of 12 of 20 images, the first at place 8: use the whole batch",
+    ),
+    "other-way": (
+        "framework",
+        "loss = F.cross_entropy(outputs.logits, batch.labels)",
+        "loss = F.multi_margin_loss(outputs.logits, batch.labels)",
+        "",
+    ),
+    "data-drawn": (
+        "dataset",
+        "torch.Generator().manual_seed(0)",
+        "None",
+        "two loads give other test images: draw splits from a fixed seed",
+    ),
+    "data-bright": (
+        "dataset",
+        "images.clamp(0, 1), labels",
+        "images.clamp(0, 1) * (255 if split == 'train' else 1), labels",
+        "train: images must lie in [0, 1]",
+    ),
+    "net-headless": (
+        "network",
+        "return Composed(info, layers, features, rejector)",
+        "net = Composed(info, layers, features, rejector)\n        net.head = None\n        return net",
+        "the head has 0 outputs, not 1: call rejector.build_head",
+    ),
+    "other-net": ("network", "nn.ReLU()", "nn.Tanh()", ""),
     "other-climb": (
         "attack",
         "wrong + self.weight * victim.log_certainty(outputs, labels)[0]",
@@ -179,7 +237,16 @@ def test_the_packages_own_tests_outlast_another_idea_and_fail_for_a_broken_one(t
         assert line in done.stdout, name
 
 
-@pytest.mark.parametrize("kind", ["rejector", "attack"])
+BASES: dict[Kind, str] = {
+    "rejector": "Rejector",
+    "attack": "Attack",
+    "framework": "Framework",
+    "dataset": "DataSource",
+    "network": "NetworkSource",
+}
+
+
+@pytest.mark.parametrize("kind", BASES)
 def test_a_new_package_is_small_and_leaves_no_gap_to_fill(kind: Kind, tmp_path: Path) -> None:
     package = write_plugin(kind, "my-second-idea", tmp_path)
     assert {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()} == {
@@ -191,7 +258,7 @@ def test_a_new_package_is_small_and_leaves_no_gap_to_fill(kind: Kind, tmp_path: 
     }
     text = "".join(path.read_text() for path in package.rglob("*") if path.is_file())
     assert "@" not in text.replace("@dataclass", "").replace("@pytest", "")
-    assert f"class MySecondIdea({kind.capitalize()})" in text
+    assert f"class MySecondIdea({BASES[kind]})" in text
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     assert project["entry-points"] == {f"rrbench.{kind}s": {"my-second-idea": f"my_second_idea:{kind.upper()}S"}}
     for path in package.rglob("*.py"):
@@ -223,6 +290,34 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
 def test_an_attack_s_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UseError, match=r"an attack .* is installed already"):
         write_plugin("attack", name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "line"),
+    [
+        ("framework", "trades", "a framework 'trades' is installed already"),
+        ("dataset", "digits", "a data set 'digits' is installed already"),
+        ("network", "resnet18", "a network 'resnet18' is installed already"),
+        ("attack", "pgd7", r"'pgd7' is short for pgd\(steps=7\); choose another name"),
+        ("attack", "pgd100x10", r"'pgd100x10' is short for pgd\(steps=100,restarts=10\)"),
+        ("dataset", "all", "'all' stands for every data set"),
+        ("rejector", "own", "'own' stands for objects that are given in Python"),
+        ("network", "composed", "'composed' would hide Composed, which its file imports; choose another name"),
+        ("dataset", "batch", "'batch' would hide Batch, which its file imports"),
+        ("rejector", "scikit-learn", "a package 'scikit-learn' is installed already, and yours would replace it"),
+    ],
+)
+def test_a_name_that_means_something_already_is_refused(tmp_path: Path, kind: Kind, name: str, line: str) -> None:
+    with pytest.raises(UseError, match=line):
+        write_plugin(kind, name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "name"), [("rejector", "pgd7"), ("attack", "clean2"), ("framework", "pgd-at7")])
+def test_digits_at_the_end_of_a_name_are_no_short_form_where_nothing_has_steps_and_restarts(
+    tmp_path: Path, kind: Kind, name: str
+) -> None:
+    assert write_plugin(kind, name, tmp_path).is_dir()
 
 
 @pytest.mark.parametrize("name", ["class", "import", "lambda"])
