@@ -148,8 +148,14 @@ class Config:
         return typing.cast(Mapping[str, Any], self.values.get("dataset", {}).get(dataset, {}))
 
 
+@cache
+def _hints(kind: type) -> Mapping[str, object]:
+    """Return the types of a section's keys, worked out once: every plan reads every section."""
+    return typing.get_type_hints(kind)
+
+
 def _section(kind: type[Section], values: Mapping[str, object], where: str) -> Section:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     for key in values:
         if key not in hints:
             raise unknown(f"key in [{where}]", key, hints)

@@ -161,10 +161,11 @@ def check_names(config: Config) -> None:
         for kind in KINDS:
             for name, settings in part.get(kind, {}).items():
                 _check_settings(kind, name, settings)
+    usual = parse(config.run.dataset).name
     for where, kind, text in _texts(config):
         try:
             for kind_of_part, part in _parts(kind, text):
-                _check_text(kind_of_part, part, config)
+                _check_text(kind_of_part, part, config, usual)
         except UseError as error:
             raise UseError(f"{where}: {error}") from None
 
@@ -178,10 +179,10 @@ def _parts(kind: str, text: str) -> list[tuple[str, str]]:
     return [("rejector", rejector), ("framework", framework)]
 
 
-def _check_text(kind: str, text: str, config: Config) -> None:
+def _check_text(kind: str, text: str, config: Config, dataset: str) -> None:
     call = long_form(kind, parse(text), table(kind).classes)
     find(kind, call.name)
-    own = config.settings(kind, call.name, parse(config.run.dataset).name)
+    own = config.settings(kind, call.name, dataset)
     _check_settings(kind, call.name, {**own, **given_by(kind, call, table(kind).classes)})
 
 
