@@ -155,7 +155,7 @@ def _hints(kind: type) -> Mapping[str, object]:
 
 
 def _section(kind: type[Section], values: Mapping[str, object], where: str) -> Section:
-    hints = _hints(kind)
+    hints = _hints(typing.cast(type, kind))
     for key in values:
         if key not in hints:
             raise unknown(f"key in [{where}]", key, hints)
