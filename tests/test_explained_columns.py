@@ -83,9 +83,10 @@ def corrupted() -> dict[tuple[str, str], list[Scores]]:
     """Return {(line, corruption): scores at its five severities}."""
     found: dict[tuple[str, str], list[Scores]] = {}
     for record, _ in cells_in(CORRUPTED):
-        corruption = record.cell["dataset"][1]["corruption"]
-        found.setdefault((record.row.trained_as, corruption), []).append(read_scores(CORRUPTED, record.files))
-    return {key: scores for key, scores in found.items() if key[0] in LINES}
+        if record.row.trained_as in LINES:
+            corruption = record.cell["dataset"][1]["corruption"]
+            found.setdefault((record.row.trained_as, corruption), []).append(read_scores(CORRUPTED, record.files))
+    return found
 
 
 def tpr95(scores: list[Scores]) -> float:
