@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rrbench.errors import CellError, first_line
-from rrbench.lending import is_same
 from rrbench.plugins.guards import checked_loss
 from rrbench.protocols import Batch, Draws, Framework, Outputs, Rejector, Victim
 
 LEFT_OUT = "training_loss of {} leaves out classifier_loss: add it, or name in frameworks those whose loss it replaces"
+RESTORED = 1e-5  # of a weight's largest value: who moves weights and subtracts the move again leaves rounding
 AGAIN = "backward through the graph a second time"  # PyTorch's words
 
 
@@ -44,7 +44,7 @@ class FirstStep:
             hook.remove()
         now = dict(self.network.named_parameters())
         for key, (weight, before) in self._weights.items():
-            if now.get(key) is not weight or not is_same(weight.detach(), before):
+            if now.get(key) is not weight or _has_moved(weight.detach(), before):
                 raise CellError(
                     f"{name} changes the network's weight {key!r}: return only the loss, and rrbench takes the step"
                 )
@@ -122,6 +122,11 @@ class FirstStep:
         for part in (outputs.logits, outputs.head):
             if part.requires_grad:
                 part.register_hook(taught)
+
+
+def _has_moved(weight: Tensor, before: Tensor) -> bool:
+    """Tell whether a weight has another value, by more than rounding."""
+    return not bool((weight - before).abs().max() <= RESTORED * before.abs().max())
 
 
 def _finite(whose: str, loss: Tensor) -> Tensor:

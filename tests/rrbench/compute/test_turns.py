@@ -21,7 +21,6 @@ from rrbench.names import Choice
 from rrbench.planning.cells import Training
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins.config import load_preset
-from rrbench.progress import Silent
 from rrbench.protocols import Batch, Split
 from rrbench.training import resume, train
 from rrbench.training.captured_steps import Captured, CapturedStep, Step
@@ -140,11 +139,7 @@ def watched(work: Callable[..., Any]) -> Callable[..., Any]:
 def gpu_like(monkeypatch: pytest.MonkeyPatch) -> None:
     Watched.met.clear()
     Watched.captures = 0
-
-    def step(*parts: Any, **more: Any) -> Step:
-        return Watched(*(*parts, Silent(), "a training"), **more)
-
-    monkeypatch.setattr(train, "Step", step)
+    monkeypatch.setattr(train, "Step", Watched)
     eager = [
         (train, "accuracies"),
         (train, "clean_facts"),

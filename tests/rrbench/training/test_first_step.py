@@ -69,6 +69,11 @@ def test_a_mistake_in_a_rejector_s_loss_names_the_rejector(empty: Any, how: str,
         trained(empty, "standard", f"wrong-loss(how={how})", epochs=1)
 
 
+def test_weights_that_are_moved_and_put_back_up_to_rounding_are_no_step(empty: Any) -> None:
+    trained(empty, "mistaken(how=there and back)", "rr", epochs=3, batch=64)
+    assert said(empty) == []
+
+
 @pytest.mark.parametrize("how", ["first images", "first answers"])
 def test_images_that_are_not_learnt_from_are_counted(empty: Any, how: str) -> None:
     trained(empty, f"mistaken(how={how})", "rr", epochs=1)
