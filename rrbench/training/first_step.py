@@ -126,6 +126,8 @@ class FirstStep:
 
 def _has_moved(weight: Tensor, before: Tensor) -> bool:
     """Tell whether a weight has another value, by more than rounding."""
+    if weight.shape != before.shape or not weight.numel():
+        return weight.shape != before.shape
     return not bool((weight - before).abs().max() <= RESTORED * before.abs().max())
 
 
