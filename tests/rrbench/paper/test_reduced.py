@@ -391,6 +391,6 @@ def test_a_wrong_step_is_one_line(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = command("run", "--paper", "table5", "--every", every, "--device", "cpu")
+    answer = command("run", "--paper", "table12", "--every", every, "--device", "cpu")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.splitlines()[-1].endswith(words)
