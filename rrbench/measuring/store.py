@@ -30,7 +30,7 @@ from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, wri
 from rrbench.planning.deadline import Deadline
 from rrbench.progress import Report
 from rrbench.rows.narrow import has_same, narrowed
-from rrbench.rows.record import CellRecord, read_cell
+from rrbench.rows.record import CellRecord, read_cell, read_cells
 from rrbench.rows.row import ResultRow, write_rows
 from rrbench.rows.scores import ATTACKS, SCORES
 from rrbench.rows.weak_attacks import with_weak_notes
@@ -42,7 +42,6 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._hashes: dict[tuple[str, int, int], str] = {}
-        self._cells: dict[Path, tuple[tuple[int, int, int], tuple[CellRecord, str]]] = {}
 
     def prepare(self) -> None:
         """Make the folder and sweep it; refuse one that cannot be written to, or a broken manifest, before any work."""
@@ -179,18 +178,8 @@ class Store:
             return None
 
     def cells(self) -> list[tuple[CellRecord, str]]:
-        """Return every finished cell with the hash of its row from its file.
-
-        A run asks after every unit and for every file it adds, so a file is read again only once it was replaced.
-        """
-        found = {}
-        for path in sorted((self.root / "cells").glob("*.json")):
-            state = path.stat()
-            which = state.st_ino, state.st_mtime_ns, state.st_size
-            known = self._cells.get(path)
-            found[path] = known if known and known[0] == which else (which, read_cell(path))
-        self._cells = found
-        return [cell for _, cell in found.values()]
+        """Return every finished cell with the hash of its row from its file."""
+        return read_cells(self.root)
 
     def rebuild_rows(self, report: Report) -> dict[str, ResultRow]:
         """Rewrite rows.csv from the cells, locked so that no run writes an older list last; return the rows by key."""

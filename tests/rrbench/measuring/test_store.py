@@ -23,7 +23,7 @@ from rrbench.files.arrays import load_arrays, save_arrays
 from rrbench.files.disk import read_json, sha256, write_bytes, write_json
 from rrbench.measuring.store import Store
 from rrbench.progress import Silent
-from rrbench.rows.record import CellRecord, read_cell
+from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow, read_rows
 
 
@@ -62,28 +62,6 @@ def test_a_cell_comes_back_as_it_was_saved(store: Store) -> None:
     assert store.cell("a") == saved
     assert store.cells() == [(saved, saved.row_sha256())]
     assert store.cell("b") is None
-
-
-def test_a_cell_is_read_again_only_once_its_file_was_replaced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def counted(path: Path) -> tuple[CellRecord, str]:
-        read.append(path.stem)
-        return read_cell(path)
-
-    monkeypatch.setattr("rrbench.measuring.store.read_cell", counted)
-    for key in "ab":
-        store.save_cell(record(key, seed=1))
-    assert [each.row.seed for each, _ in store.cells()] == [1, 1]
-    assert [each.row.seed for each, _ in store.cells()] == [1, 1]
-    assert read == ["a", "b"]
-    store.save_cell(record("b", seed=2))  # at once, and of the same size
-    assert [each.row.seed for each, _ in store.cells()] == [1, 2]
-    assert read == ["a", "b", "b"]
-    (store.root / "cells" / "a.json").unlink()
-    assert [each.key for each, _ in store.cells()] == ["b"]
-    (store.root / "cells" / "b.json").write_text("{}")
-    assert "b.json is no cell file" in refusal(store.cells)
 
 
 def test_every_field_of_a_row_enters_its_hash() -> None:
