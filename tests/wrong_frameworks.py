@@ -1,5 +1,6 @@
 """A training framework with one author's mistake at a time, and a rejector whose loss has one."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch.nn import functional as F
 from rrbench.frameworks.standard import Standard
 from rrbench.protocols import Batch, Draws, Outputs, Victim
 from rrbench_baselines.rr import RR
+
+kept: list[object] = []  # copies of the network that a teacher's framework made
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,11 @@ class Mistaken(Standard):
         images, labels = batch.images, batch.labels
         if self.how == "first images":
             images, labels = images[:10], labels[:10]
+        if self.how == "teacher":
+            teacher = copy.deepcopy(victim.network)
+            with torch.no_grad():
+                teacher(images[:10])
+            kept.append(teacher)
         if self.how == "there and back":
             assert isinstance(victim.network, nn.Module)
             for weight in victim.network.parameters():

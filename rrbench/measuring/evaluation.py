@@ -163,7 +163,8 @@ def run_attack(
             return checked(attack, attack.combine(watched, batch.copied(), trying), batch, budget)
         return checked(attack, attack(watched, batch.copied(), budget, draws), batch, budget)
 
-    chance = signs.Chance(measured.device)
+    # Ours restore what they draw from, as tests check: another thread may have drawn.
+    chance = None if is_ours("attack", name) else signs.Chance(measured.device)
     # If only the forward pass must be exact, the backward pass may use tf32.
     with (
         surroundings_kept(),
@@ -175,8 +176,7 @@ def run_attack(
         images, boldest, reached = in_batches(
             test.size, batch_size(measured.device, test.images.shape[1:]), attacked, done
         )
-    # Ours restore what they draw from, as tests check: another thread may have drawn.
-    taken = "" if is_ours("attack", name) else chance.taken(partial(_ask_once, measured, victim, attack))
+    taken = chance.taken(partial(_ask_once, measured, victim, attack)) if chance else ""
     check_returned(attack, lent, victim.rejector)
     assert images is not None
     if counted.has_seen_nan():

@@ -58,7 +58,8 @@ def of_network(network: Network, test: Batch, outputs: Outputs) -> list[Doubt]:
     if are_probabilities(outputs.logits):
         found.append(Doubt("the logits are probabilities: return what comes before the softmax"))
     elif look_like_probabilities(outputs.logits):
-        found.append(Doubt("the logits lie in [0, 1] as probabilities do: return what comes before softmax or sigmoid"))
+        what = "if they come from softmax or sigmoid, return what comes before it"
+        found.append(Doubt(f"the logits lie in [0, 1] as probabilities do: {what}"))
     unsteady = unsteadiness(network, test.images)
     if unsteady:
         found.append(Doubt(UNSTEADY[unsteady]))
@@ -107,7 +108,9 @@ def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
     brightest = float(test.images.max())
     if brightest < DARK:
         scale = f"{brightest:.3g}, or {255 * brightest:.3g} of 255"
-        found.append(Doubt(f"no pixel is above {scale}: bytes are divided by 255, give others as floats in [0, 1]"))
+        found.append(
+            Doubt(f"no pixel is above {scale}: if they were bytes that do not end at 255, give floats in [0, 1]")
+        )
     if apart is None:
         return found
     if apart.size < ENOUGH:
@@ -147,6 +150,8 @@ def look_like_probabilities(logits: Tensor) -> bool:
     As logits of ten classes they would say of no answer that it is sure by more than 23 %.
     """
     low, high = logits.amin(1), logits.amax(1)
+    if len(logits) < ENOUGH:  # a few small logits may lie there by chance
+        return False
     is_inside = bool((low >= -BETWEEN).all() and (high <= 1 + BETWEEN).all())
     return is_inside and float((high - low > APART).double().mean()) > 0.5
 

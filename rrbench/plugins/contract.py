@@ -7,7 +7,6 @@ from typing import get_args
 
 from rrbench.errors import no_exit, reason
 from rrbench.names import settings_of
-from rrbench.plugins.naming import is_typed, meaning
 from rrbench.protocols import Attack, DataSource, Framework, NetworkSource, Norm, Rejector
 
 BASES: dict[str, type] = {
@@ -24,10 +23,8 @@ METHODS = {"build_head", "certainty", "fit", "oracle_certainty", "training_loss"
 
 def check_entry(kind: str, name: object, value: object) -> None:
     """Refuse a wrong entry of a table; an alias is a text, and is checked when it is used."""
-    if not isinstance(name, str) or not is_typed(name):
-        raise TypeError(f"the table's key {name!r} is no name that one can type: use letters, digits and dashes")
-    if means := meaning(kind, name, {}):
-        raise TypeError(f"{means}: it needs another name")
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"the table's key {name!r} is no name")
     if isinstance(value, str):
         return
     if not (isinstance(value, type) and issubclass(value, BASES[kind])):

@@ -138,7 +138,7 @@ def _check_declared(rejector: Rejector, scores: NDArray[np.float64]) -> None:
         return
     low, high = float(scores.min()), float(scores.max())
     found = f"its certainty goes from {low:.6g} to {high:.6g}"
-    if rejector.is_constant and low < high:
+    if rejector.is_constant and high - low > ROUNDING * max(1.0, abs(high)):
         raise CellError(f"is_constant of {type(rejector).__name__} is true, and {found}: delete is_constant")
     if rejector.is_probability and (low < -ROUNDING or high > 1 + ROUNDING):
         raise CellError(f"is_probability of {type(rejector).__name__} is true, and {found}: delete is_probability")
@@ -233,7 +233,7 @@ def class_kept(attack: Attack) -> Iterator[None]:
     for base, key in changed:
         raise CellError(
             f"{type(attack).__name__} changes {base.__name__}.{key}, so rows would depend on what was attacked before: "
-            "keep it in self, of which every cell has its own"
+            "keep it in self, of which every cell has its own; compute a constant in __post_init__"
         )
 
 

@@ -18,10 +18,12 @@ def is_typed(name: str) -> bool:
 
 
 def meaning(kind: str, name: str, settings: Mapping[str, Collection[str]]) -> str:
-    """Say what a name means already; empty if nothing. `settings` are those of each installed plugin of the kind.
+    """Say what a name means already, or that nobody can type it; else empty. `settings`: of each installed plugin.
 
     In rows and on the command line, `pgd7` is `pgd` with 7 steps: nobody could tell a plugin of that name from it.
     """
+    if not is_typed(name):
+        return f"{name!r} cannot be typed: use letters, digits and dashes"
     if name in MEANINGS:
         return f"{name!r} {MEANINGS[name].format(WORDS.get(kind, kind))}"
     short = short_form(name, settings.keys() - {name})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rrbench.errors import UseError
 from rrbench.files.fingerprints import name_of, of_object
@@ -72,14 +72,30 @@ def choose_attack(given: object, config: Config, name: str | None = None) -> Cho
 
 def _copied(attack: Attack) -> Attack:
     """Return a copy to run: what it keeps in itself does not go to another cell. What cannot be copied is shared."""
-    try:
-        return copy.deepcopy(attack)
-    except Exception:  # it holds a generator, a module or a lock
-        own = copy.copy(attack)
-    for key, value in getattr(own, "__dict__", {}).items():
-        with suppress(Exception):
-            vars(own)[key] = copy.deepcopy(value)
+    held = getattr(attack, "__dict__", {})
+    if any(map(_has_hooks, held.values())):  # a hook's function may know the attack, and would still write into it
+        return attack
+    own = copy.copy(attack)
+    # One copy of all: what two attributes share, such as weights and their optimiser, the copies must share.
+    memo = {id(attack): own} | {id(value): value for value in held.values() if not _can_be_copied(value)}
+    with suppress(Exception):  # something deep inside cannot be copied: everything is shared
+        own.__dict__.update(copy.deepcopy(held, memo))
     return own
+
+
+def _has_hooks(value: object) -> bool:
+    """Tell whether a model, or one of several, has hooks."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    modules = [each for part in parts if isinstance(part, nn.Module) for each in part.modules()]
+    return any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in modules)
+
+
+def _can_be_copied(value: object) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:  # a lock or a module of Python
+        return False
+    return True
 
 
 def _installed(kind: str, plugin: Rejector | Attack, config: Config) -> Choice | None:

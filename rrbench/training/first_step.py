@@ -5,6 +5,7 @@ The step is the real one, so that no number changes. It is never captured: steps
 
 from copy import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ class FirstStep:
     rejector: Rejector
     network: nn.Module  # whose weights learn
     _weights: dict[str, tuple[nn.Parameter, Tensor]] = field(default_factory=dict, init=False)
+    _is_watching: bool = field(default=True, init=False)  # until the step's remarks were made
     _lessons: list[Tensor] = field(default_factory=list, init=False)  # for each pass: which rows have a gradient
     _is_heard: bool = field(default=False, init=False)  # the rejector's loss is part of the step's
     _is_asked: bool = field(default=False, init=False)  # the rejector was given the framework's own loss
@@ -34,17 +36,22 @@ class FirstStep:
     def loss(self, asked: nn.Module, batch: Batch, draws: Draws) -> Tensor:
         """Return the framework's loss; `asked` is the network that it is given, in its precision."""
         name = type(self.framework).__name__
-        self._weights = {key: (weight, weight.detach().clone()) for key, weight in self.network.named_parameters()}
         spied = copy(self.rejector)
         vars(spied)["training_loss"] = self._training_loss
-        hook = asked.register_forward_hook(self._note)
+
+        # Not a method: a framework may copy the network, for example for a teacher, and the copy would copy `self`.
+        def note(module: nn.Module, given: tuple[Tensor, ...], outputs: Outputs) -> None:
+            if module is asked and self._is_watching:
+                self._note(given, outputs)
+
+        hook = asked.register_forward_hook(note)
         try:
             loss = self.framework(Victim(asked, spied), batch, draws)
         finally:
             hook.remove()
         now = dict(self.network.named_parameters())
         for key, (weight, before) in self._weights.items():
-            if now.get(key) is not weight or _has_moved(weight.detach(), before):
+            if now.get(key) is not weight or (weight.requires_grad and _has_moved(weight.detach(), before)):
                 raise CellError(
                     f"{name} changes the network's weight {key!r}: return only the loss, and rrbench takes the step"
                 )
@@ -63,32 +70,38 @@ class FirstStep:
             ) from None
         if all(weight.grad is None for weight, _ in self._weights.values()):
             raise CellError(f"no gradient of {name}'s loss reaches the network: compute it from victim.network(images)")
-        if type(self.rejector).training_loss is not Rejector.training_loss and not self._is_heard:
-            own = type(self.rejector).__name__
-            raise CellError(f"{name} leaves out the loss of {own}: return victim.training_loss(outputs, labels, loss)")
 
     def remarks(self, count: int, *, is_fresh: bool) -> list[str]:
         """Say what is unusual in a batch of `count` images; a trained network may have slopes that are exactly zero."""
         found = []
+        name, own = type(self.framework).__name__, type(self.rejector).__name__
+        if type(self.rejector).training_loss is not Rejector.training_loss and not self._is_heard:
+            found.append(f"{name} leaves out the loss of {own}: return victim.training_loss(outputs, labels, loss)")
         unreached = self._unreached()
         if unreached:
             more = f" and {len(unreached) - 1} more" if unreached[1:] else ""
             found.append(f"no gradient reaches the weight {unreached[0]!r}{more}: training leaves it as it is")
         if self._is_asked and not self._is_kept and not self.rejector.frameworks:
-            found.append(LEFT_OUT.format(type(self.rejector).__name__))
+            found.append(LEFT_OUT.format(own))
         taught = sum(int(rows.sum()) for rows in self._lessons)
         if is_fresh and 0 < taught < count:  # 0: it learns by features
-            name = type(self.framework).__name__
             found.append(f"{name} learns from {taught} of the {count} images of its first batch")
+        self._is_watching = False
+        self._weights.clear()
+        self._lessons.clear()
         return found
 
     def _unreached(self) -> list[str]:
         return [key for key, (weight, _) in self._weights.items() if weight.requires_grad and weight.grad is None]
 
-    def _training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+    def _training_loss(
+        self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor, *more: Any, **named: Any
+    ) -> Tensor:
         """Call the rejector's own, and check its answer if the framework gave it a right loss."""
         name = f"training_loss of {type(self.rejector).__name__}"
-        loss = self.rejector.training_loss(outputs, labels, classifier_loss)
+        loss = self.rejector.training_loss(outputs, labels, classifier_loss, *more, **named)
+        if not self._is_watching:  # a framework may keep the rejector of its first step
+            return loss
         is_number = isinstance(classifier_loss, Tensor) and classifier_loss.shape == ()
         if is_number and classifier_loss.requires_grad:
             loss = checked_loss(name, loss)
@@ -106,17 +119,19 @@ class FirstStep:
     def _keep(self, slope: Tensor) -> None:
         self._is_kept |= bool(slope)
 
-    def _note(self, network: nn.Module, given: tuple[Tensor, ...], outputs: Outputs) -> None:
+    def _note(self, given: tuple[Tensor, ...], outputs: Outputs) -> None:
         """Note later which rows of a pass have a gradient; a pass that moves images is no lesson.
 
         Not by the features: in a head with batch norm, each row's slope reaches the features of all.
         """
+        if not self._weights:  # after the first pass, as some layers set their weights in it
+            self._weights = {key: (weight, weight.detach().clone()) for key, weight in self.network.named_parameters()}
         if not given or given[0].requires_grad:
             return
         rows = torch.zeros(len(given[0]), dtype=torch.bool, device=given[0].device)
 
         def taught(slope: Tensor) -> None:
-            rows.logical_or_((slope != 0).any(1))
+            rows.logical_or_((slope != 0).flatten(1).any(1))
 
         self._lessons.append(rows)
         for part in (outputs.logits, outputs.head):

@@ -226,7 +226,7 @@ def _epoch(training: Training, state: State, step: Step, advance: Advance) -> fl
 
 def _answers_nan(step: Step, piece: Tensor) -> bool:
     """Tell whether the network has diverged; if it cannot be asked any more, its first error says why."""
-    with TURNS.together(), suppress(RuntimeError), torch.no_grad():
+    with TURNS.together(), suppress(RuntimeError, ValueError), torch.no_grad():
         return not step.network(step.data.images[piece]).logits.isfinite().all()
     return False
 

@@ -29,7 +29,9 @@ RANDOM = "the network is random: two passes over the same inputs differ"
 BATCH = "the network looks at the batch: alone, or beside others, an image gets another answer"
 OTHERWISE = "the network answers otherwise where gradients are asked for"
 SLOPE = "the gradient of the {} is wrong: a small step does not do what it says"
-INSIDE = "the logits lie in [0, 1] as probabilities do: return what comes before softmax or sigmoid"
+INSIDE = (
+    "the logits lie in [0, 1] as probabilities do: if they come from softmax or sigmoid, return what comes before it"
+)
 PROBABILITIES = "the logits are probabilities: return what comes before the softmax"
 FLAT = "the certainty has a gradient of zero: an adaptive attack cannot follow it"
 USES = "that it is measured on", "that fix its threshold"
@@ -253,7 +255,7 @@ def test_images_that_are_all_dark_are_noted() -> None:
         scale: rrbench.evaluate(model, "confidence", "clean", (images, labels)).note[0]
         for scale, images in (("bytes", pixels), ("16", pixels / 16), ("255", (255 * (pixels / 16)).astype(np.uint8)))
     }
-    line = "no pixel is above 0.0627, or 16 of 255: bytes are divided by 255, give others as floats in [0, 1]"
+    line = "no pixel is above 0.0627, or 16 of 255: if they were bytes that do not end at 255, give floats in [0, 1]"
     assert notes == {"bytes": line, "16": "", "255": ""}
 
 

@@ -178,7 +178,7 @@ IDEAS: dict[str, tuple[Kind, str, str, str]] = {
         "framework",
         "return victim.training_loss(outputs, batch.labels, loss)",
         "return loss",
-        "WayForgetful leaves out the loss of Plain: return victim.training_loss(outputs, labels, loss)",
+        "a rejector's own loss is not in it: return victim.training_loss(outputs, labels, loss)",
     ),
     "way-short": (
         "framework",

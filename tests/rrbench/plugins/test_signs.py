@@ -1,5 +1,6 @@
 """Signs that an attack is broken, found while it runs or from its answers: they are notes, and each has an oracle."""
 
+import threading
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import sqrt
@@ -71,17 +72,64 @@ def test_what_an_attack_keeps_in_itself_does_not_go_from_one_cell_to_the_next() 
     assert attack.cache == {}  # the user's own stays as it was
 
 
+@dataclass(frozen=True)
 class Locked(Cached):
-    """Holds something that cannot be copied, beside its cache."""
+    """Holds something that cannot be copied, beside its cache, and two attributes that share a weight."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stream", torch.Generator())
+        surrogate = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(surrogate.parameters(), lr=1.0)
+        vars(self).update(lock=threading.Lock(), surrogate=surrogate, optimizer=optimizer)
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        own = vars(self)
+        assert own["optimizer"].param_groups[0]["params"][0] is own["surrogate"].weight
+        return super().__call__(victim, batch, budget, draws)
 
 
 def test_what_cannot_be_copied_does_not_keep_the_rest_from_being_copied() -> None:
     networks, data = {"one": Linear(0), "other": Linear(1)}, inputs()
     rows = rrbench.evaluate(networks, "confidence", Locked(), data, budget=BUDGET)
     assert list(rows.acc_all) == pytest.approx([right_share(networks[name], data, EPS) for name in rows.trained_as])
+
+
+@dataclass(frozen=True)
+class Hooked(Push):
+    """Reads the features of a surrogate by a hook, whose function knows only the attack that the user made."""
+
+    def __post_init__(self) -> None:
+        seen: dict[str, Tensor] = {}
+        surrogate = nn.Flatten()
+        surrogate.register_forward_hook(lambda module, given, output: seen.update(features=output))
+        vars(self).update(surrogate=surrogate, read=lambda: seen["features"])
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        own = vars(self)
+        own["surrogate"](batch.images)
+        assert torch.equal(own["read"](), batch.images.flatten(1))
+        return super().__call__(victim, batch, budget, draws)
+
+
+@dataclass(frozen=True)
+class Owned(Push):
+    """The same, with the features in the attack itself."""
+
+    def __post_init__(self) -> None:
+        vars(self).update(surrogate=nn.Flatten(), seen={})
+        vars(self)["surrogate"].register_forward_hook(lambda *passed: vars(self)["seen"].update(features=passed[2]))
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        own = vars(self)
+        own["surrogate"](batch.images)
+        assert torch.equal(own["seen"]["features"], batch.images.flatten(1))
+        return super().__call__(victim, batch, budget, draws)
+
+
+@pytest.mark.parametrize("attack", [Hooked(), Owned()])
+def test_a_hook_of_a_surrogate_writes_where_the_attack_reads(attack: Attack) -> None:
+    data = inputs()
+    row = measure(Linear(), "confidence", attack, data, budget=BUDGET)
+    assert row.acc_all == pytest.approx(right_share(Linear(), data, EPS))
 
 
 @dataclass(frozen=True)
@@ -149,8 +197,7 @@ def test_an_attack_that_descends_is_noted() -> None:
 def test_an_attack_that_hardly_moves_is_noted(norm: str, share: float, is_said: bool) -> None:
     longest = share if norm == "linf" else share / 4  # of 16 pixels
     row = measure(Linear(), "confidence", Push(share=longest), inputs(), budget=f"{norm}:1/50")
-    right = round(2 * row.acc_all)
-    text = f"the attack hardly moves: by at most {100 * share:.2g} % of its budget, and {right} inputs stay right"
+    text = f"the attack hardly moves: by at most {100 * share:.2g} % of its budget, and inputs stay right"
     assert row.note == text * is_said
 
 
@@ -191,8 +238,34 @@ class Chancy(Pgd):
 def test_an_attack_that_is_random_without_draws_is_noted(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chancy, "source", source)
     row = measure(Linear(), "confidence", Chancy(1), inputs(), budget=BUDGET)
-    text = f"the attack takes random numbers from {source}, not from draws: run again it may give other images"
+    text = f"the attack takes random numbers from {source}, not from draws: "
+    text += "its images may change from run to run, or with the batch size"
     assert row.note == text * (source != "draws")
+
+
+class Seeded(Chancy):
+    """Seeds the process for itself."""
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        torch.manual_seed(0)
+        return super().__call__(victim, batch, budget, draws)
+
+
+def test_the_note_on_chance_does_not_depend_on_the_cells_before() -> None:
+    networks = {"one": Linear(0), "other": Linear(1)}
+    rows = rrbench.evaluate(networks, "confidence", Seeded(1), inputs(), budget=["linf:1/200", BUDGET])
+    assert len(rows) == 4
+    assert all("takes random numbers from torch" in note for note in rows.note)
+
+
+def test_who_draws_nothing_leaves_the_process_its_random_numbers() -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    wanted = torch.rand(1), np.random.random()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    measure(Linear(), "confidence", Push(), inputs(), budget=BUDGET)
+    assert (torch.rand(1), np.random.random()) == wanted
 
 
 class Noisy(Linear):

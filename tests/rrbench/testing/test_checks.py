@@ -332,10 +332,7 @@ LABELS = "use each image's own label"
         ("other labels for the rejector", {"the rejector is given each image's own label": LABELS}),
         (
             "forgetful",
-            {
-                "the rejector's share is in its loss": "return victim.training_loss(outputs, labels, loss)",
-                "the rejector is given each image's own label": "return victim.training_loss(outputs, labels, loss)",
-            },
+            {"the rejector's share is in its loss": "return victim.training_loss(outputs, labels, loss)"},
         ),
     ],
 )

@@ -8,8 +8,9 @@ import pytest
 from rrbench.errors import CellError
 from rrbench.plugins.registry import table
 from rrbench.training.captured_steps import Step
+from rrbench.training.first_step import FirstStep
 from short_trainings import same, trained
-from wrong_frameworks import Mistaken, WrongLoss
+from wrong_frameworks import Mistaken, WrongLoss, kept
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,6 @@ def said(bench: Any) -> list[str]:
             "Mistaken changes the network's weight 'backbone.0.weight': return only the loss",
         ),
         ("backward", "Mistaken calls backward on its loss: return only the loss, and rrbench takes the step"),
-        ("forgetful", "Mistaken leaves out the loss of RR: return victim.training_loss(outputs, labels, loss)"),
-        ("deaf", "Mistaken leaves out the loss of RR: return victim.training_loss(outputs, labels, loss)"),
         (
             "no_grad",
             "Mistaken returns a loss without a gradient: compute it from the network's outputs, without detach",
@@ -74,11 +73,28 @@ def test_weights_that_are_moved_and_put_back_up_to_rounding_are_no_step(empty: A
     assert said(empty) == []
 
 
+def test_a_copy_of_the_network_does_not_take_the_watcher_along(empty: Any) -> None:
+    kept.clear()
+    trained(empty, "mistaken(how=teacher)", "rr", epochs=3, batch=64)
+    assert said(empty) == []
+    hooks = [hook for teacher in kept for hook in vars(teacher)["_forward_hooks"].values()]
+    assert len(kept) > len(hooks) == 1  # that of the first step, a function, which deepcopy shares
+    (watcher,) = (cell.cell_contents for cell in hooks[0].__closure__ if isinstance(cell.cell_contents, FirstStep))
+    assert (watcher._weights, watcher._lessons) == ({}, [])
+
+
 @pytest.mark.parametrize("how", ["first images", "first answers"])
 def test_images_that_are_not_learnt_from_are_counted(empty: Any, how: str) -> None:
     trained(empty, f"mistaken(how={how})", "rr", epochs=1)
     name = f"mistaken(how={how})+rr"
     assert said(empty)[0] == f"{name}: Mistaken learns from 10 of the 539 images of its first batch"
+
+
+@pytest.mark.parametrize("how", ["forgetful", "deaf"])
+def test_a_framework_that_leaves_the_rejector_s_loss_out_is_named(empty: Any, how: str) -> None:
+    trained(empty, f"mistaken(how={how})", "rr", epochs=3, batch=64)
+    line = "Mistaken leaves out the loss of RR: return victim.training_loss(outputs, labels, loss)"
+    assert said(empty)[0] == f"mistaken(how={how})+rr: {line}"
 
 
 def test_a_head_that_no_loss_trains_is_named(empty: Any) -> None:
