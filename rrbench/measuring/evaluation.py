@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from itertools import starmap
@@ -24,6 +23,7 @@ from rrbench.compute.looking import without_looks
 from rrbench.errors import CellError, first_line
 from rrbench.files import provenance
 from rrbench.lending import kept, surroundings_kept
+from rrbench.measuring import probes
 from rrbench.measuring.measured_network import MeasuredNetwork, to_numpy
 from rrbench.metrics.columns import Metrics
 from rrbench.metrics.deployment import CleanScores
@@ -31,7 +31,16 @@ from rrbench.metrics.measures import classes_of, measure
 from rrbench.names import Choice
 from rrbench.plugins import signs
 from rrbench.plugins.config import MetricSettings
-from rrbench.plugins.guards import PROBED, check_returned, check_steady, checked, class_kept, lend_rejector
+from rrbench.plugins.guards import (
+    PROBED,
+    check_budget,
+    check_returned,
+    check_steady,
+    checked,
+    class_kept,
+    lend_rejector,
+    sizes,
+)
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.registry import build, is_ours
 from rrbench.plugins.revisions import write
@@ -56,7 +65,6 @@ KEPT_IMAGES = 16  # of each attack, for the gallery and for replay
 VANISHED, STILL = 0.1, 0.1  # shares above which an attack looks broken
 CLAIMED = 0.01  # share of the inputs: a few answers at the border turn with the batch that they are judged in
 LARGE = Fraction(1, 2)  # in linf: from this budget on an attack can make every image grey
-SLACK = 1e-6  # how far rounding may carry an image out of its budget
 
 
 def find_notes(
@@ -176,7 +184,9 @@ def run_attack(
         images, boldest, reached = in_batches(
             test.size, batch_size(measured.device, test.images.shape[1:]), attacked, done
         )
-    taken = chance.taken(partial(_ask_once, measured, victim, attack)) if chance else ""
+    asked = victim.rejector if attack.is_adaptive else None
+    ask = partial(probes.ask_once, measured.network, asked, measured.test().at(slice(1)))
+    taken = chance.taken(ask) if chance else ""
     check_returned(attack, lent, victim.rejector)
     assert images is not None
     if counted.has_seen_nan():
@@ -188,7 +198,7 @@ def run_attack(
     seen = [taken]
     if attack.needs_budget and budget.radius and not attack.is_mixture:
         is_right = outputs.logits.argmax(1) == test.labels
-        seen.append(signs.hardly_moving(_sizes(images, test.images, budget.norm), budget.eps, is_right))
+        seen.append(signs.hardly_moving(sizes(images, test.images, budget.norm), budget.eps, is_right))
     return Attacked(
         outputs=outputs,
         boldest=outputs if boldest is None else measured.judge(boldest),
@@ -204,19 +214,6 @@ def run_attack(
         lost=tuple(starmap(notes.failure, lost.items())),
         signs=tuple(filter(None, seen)),
     )
-
-
-def _ask_once(measured: MeasuredNetwork, victim: Victim, attack: Attack) -> None:
-    """Ask the network and, if the attack looks at it, the rejector about one input, with the gradient."""
-    one, network, rejector = measured.test().at(slice(1)).copied(), measured.network, victim.rejector
-    images = one.images.requires_grad_()
-    # What it raises, it raises in the attack too: here only the random numbers matter.
-    with surroundings_kept(), frozen(network), torch.enable_grad(), suppress(Exception):
-        outputs = network(images)
-        answers = [*outputs]
-        if attack.is_adaptive:
-            answers.append(rejector.oracle_certainty(rejector.shown(outputs), one.labels))
-        torch.autograd.grad([each.sum() for each in answers if each.requires_grad], images, allow_unused=True)
 
 
 def take_over(measured: MeasuredNetwork, elsewhere: Attacked, budget: Budget) -> Attacked:
@@ -248,25 +245,6 @@ def distance(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:
     """Return each image's distortion in the paper's units: 255 times linf, or l2 squared."""
     delta = (moved - images).flatten(1).double()
     return 255 * delta.abs().amax(1) if norm == "linf" else delta.square().sum(1)
-
-
-def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
-    """Refuse images outside the budget or outside [0, 1]: the images of every attack are checked."""
-    if moved.shape != images.shape or not bool(moved.isfinite().all()):
-        raise CellError("the attack returned NaN, infinite or misshapen images")
-    if float(moved.min()) < 0 or float(moved.max()) > 1:
-        raise CellError("the attack left the range [0, 1]")
-    if budget.radius is None:
-        return
-    size = _sizes(moved, images, budget.norm)
-    if float(size.max()) > budget.eps + SLACK * max(1.0, budget.eps):
-        raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
-
-
-def _sizes(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:
-    """Return how far each image was moved, in the units of a budget."""
-    delta = (moved - images).flatten(1)
-    return delta.abs().amax(1) if norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
 
 
 def score(measured: MeasuredNetwork, victim: Victim, attacked: Attacked, clean: CleanScores) -> Scores:

@@ -6,12 +6,14 @@ different shapes must differ by more than rounding.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rrbench.compute.draws import HashedDraws
+from rrbench.compute.eval_mode import frozen
 from rrbench.errors import CellError
 from rrbench.lending import WRITES, is_written, surroundings_kept
 from rrbench.protocols import Batch, Network, Outputs, Rejector
@@ -137,6 +139,19 @@ def _shared(batch: Batch, others: Batch) -> int:
         return 0
     count = int(torch.isin(_hashes(batch.images), _hashes(others.images)).sum())
     return count if count > OVERLAP * batch.size else 0
+
+
+def ask_once(network: nn.Module, rejector: Rejector | None, batch: Batch) -> None:
+    """Ask the network, and the rejector if there is one, with the gradient, for what it takes of the process."""
+    lent = batch.copied()
+    images = lent.images.requires_grad_()
+    # What it raises, it raises in the attack too: here only the random numbers matter.
+    with surroundings_kept(), frozen(network), torch.enable_grad(), suppress(Exception):
+        outputs = network(images)
+        answers = [*outputs]
+        if rejector is not None:
+            answers.append(rejector.oracle_certainty(rejector.shown(outputs), lent.labels))
+        torch.autograd.grad([each.sum() for each in answers if each.requires_grad], images, allow_unused=True)
 
 
 def are_probabilities(logits: Tensor) -> bool:

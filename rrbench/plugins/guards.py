@@ -17,10 +17,11 @@ from torch import Tensor
 from rrbench.errors import CellError, brief
 from rrbench.files.fingerprints import of_object
 from rrbench.lending import is_same, is_written, surroundings_kept, writes_into
-from rrbench.protocols import Attack, Batch, Budget, Moved, Outputs, Rejector
+from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Rejector
 
 PROBED = 8  # inputs on which a rejector's certainty is tried alone and in a batch
 ROUNDING = 1e-4  # share of a score and of the scores' spread that may change with the batch's shape
+SLACK = 1e-6  # how far rounding may carry an image out of its budget
 SPARED = 0.01  # share of a large batch that may change more: rounding ruins a few scores, such as distances near zero
 
 
@@ -289,6 +290,25 @@ def checked(attack: Attack, answer: object, batch: Batch, budget: Budget) -> Mov
         raise CellError(f"{name} returns a misshapen reached: it must hold one truth value an input")
     boldest = None if answer.boldest is None else answer.boldest.detach()
     return answer._replace(images=answer.images.detach(), boldest=boldest)
+
+
+def check_budget(moved: Tensor, images: Tensor, budget: Budget) -> None:
+    """Refuse images outside the budget or outside [0, 1]: the images of every attack are checked."""
+    if moved.shape != images.shape or not bool(moved.isfinite().all()):
+        raise CellError("the attack returned NaN, infinite or misshapen images")
+    if float(moved.min()) < 0 or float(moved.max()) > 1:
+        raise CellError("the attack left the range [0, 1]")
+    if budget.radius is None:
+        return
+    size = sizes(moved, images, budget.norm)
+    if float(size.max()) > budget.eps + SLACK * max(1.0, budget.eps):
+        raise CellError(f"the attack left its budget: {budget.norm} {float(size.max()):.6g} > {budget.eps:.6g}")
+
+
+def sizes(moved: Tensor, images: Tensor, norm: Norm) -> Tensor:
+    """Return how far each image was moved, in the units of a budget."""
+    delta = (moved - images).flatten(1)
+    return delta.abs().amax(1) if norm == "linf" else torch.linalg.vector_norm(delta, dim=1)
 
 
 def checked_loss(whose: str, loss: object) -> Tensor:

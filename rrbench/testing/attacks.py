@@ -14,10 +14,10 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.lending import kept
-from rrbench.measuring.evaluation import check_budget, run_attack
+from rrbench.measuring.evaluation import run_attack
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.plugins.contract import check_class
-from rrbench.plugins.guards import checked, class_kept
+from rrbench.plugins.guards import check_budget, checked, class_kept
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Victim
 from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import CALIBRATION, INFO, Headed, build_network, patterns

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from rrbench.datasets.check import fingerprint
 from rrbench.errors import CellError, UseError
-from rrbench.measuring.evaluation import KEPT_IMAGES, check_budget
+from rrbench.measuring.evaluation import KEPT_IMAGES
 from rrbench.planning.sample import Sample
+from rrbench.plugins.guards import check_budget
 from rrbench.plugins.registry import build, restore
 from rrbench.protocols import Batch, DataSource, Split
 from rrbench.rows.record import CellRecord

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.compute.draws import HashedDraws
-from rrbench.measuring.evaluation import check_budget
+from rrbench.plugins.guards import check_budget
 from rrbench.protocols import Attack, Batch, Budget, Calibration, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.apgd_reject import ApgdReject
 from rrbench_attacks.orthogonal_pgd import OrthogonalPgd, SelectivePgd
