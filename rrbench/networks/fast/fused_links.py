@@ -8,8 +8,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from rrbench.networks.fast import norm_relu_kernels, resident_convolution, stem_kernels, tiled_convolution
+from rrbench.networks.fast import resident_convolution, tiled_convolution
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
+from rrbench.networks.fast.kernels import norm_relu_kernels, stem_kernels
 from rrbench.networks.fast.links import Links, Side
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from rrbench.networks.fast import resident_kernels
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
-from rrbench.networks.fast.hopper import blocks_of, lines_of, units_of
+from rrbench.networks.fast.kernels import resident_kernels
+from rrbench.networks.fast.kernels.hopper import blocks_of, lines_of, units_of
+from rrbench.networks.fast.kernels.resident_kernels import APART, CHANNELS, COLUMNS, LINES
 from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
-from rrbench.networks.fast.resident_kernels import APART, CHANNELS, COLUMNS, LINES
 
 WARPS = 4  # for each warp group
 
@@ -129,4 +129,5 @@ def _launch(
         tiles=tiles,
         height=height,
         num_warps=WARPS,
+        launch_pdl=True,
     )

@@ -27,7 +27,7 @@ def links_for(device: torch.device, dtype: torch.dtype) -> Links:
     if device.type != "cuda":
         return Links(norm_relu)
     # Imported here: PyTorch for CPUs comes without Triton.
-    from rrbench.networks.fast import norm_relu_kernels
+    from rrbench.networks.fast.kernels import norm_relu_kernels
 
     is_hopper = torch.cuda.get_device_capability(device)[0] == 9
     # Gluon is experimental in Triton; a later version may drop it.
@@ -112,7 +112,7 @@ class FastResidual(nn.Module):
             total, active, seen = self.links.forward(
                 block.convolution2, inner, norm, _own(sums, norm), skip=skip, side=side, keeps_total=keeps_total
             )
-        return active.float().mean((2, 3)), seen
+        return active.mean((2, 3), dtype=torch.float32), seen
 
     def image_gradient(self, gradient: Tensor, trail: list[Passed], last: Seen, *, training: bool) -> Tensor:
         """Follow the trail back to the images."""
@@ -131,8 +131,7 @@ class FastResidual(nn.Module):
             return taken
 
         area = last.maps.shape[2] * last.maps.shape[3]
-        spread = (gradient / area).to(self.dtype)[:, :, None, None].expand(last.maps.shape)
-        spread = spread.contiguous(memory_format=torch.channels_last)
+        spread = torch.empty_like(last.maps).copy_((gradient / area)[:, :, None, None])
         flow = self.links.norm_relu.backward(spread, last, self.norm, own(self.norm))
         for block, passed in zip(reversed(self.blocks), reversed(trail), strict=True):
             outer = self.links.backward(block.convolution2, flow, passed.second, block.norm2, own(block.norm2))

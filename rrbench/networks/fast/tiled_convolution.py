@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from rrbench.networks.fast import convolution_kernels
-from rrbench.networks.fast.convolution_kernels import DEPTH
 from rrbench.networks.fast.frozen_convolution import FrozenConvolution
-from rrbench.networks.fast.hopper import blocks_of, lines_of, units_of
+from rrbench.networks.fast.kernels import convolution_kernels
+from rrbench.networks.fast.kernels.convolution_kernels import DEPTH
+from rrbench.networks.fast.kernels.hopper import blocks_of, lines_of, units_of
 from rrbench.networks.fast.links import Side
 from rrbench.networks.fast.norm_relu import Norm, Seen
 
@@ -110,6 +110,7 @@ def _launch_forward(
         stride=stride,
         stages=STAGES,
         num_warps=WARPS,
+        launch_pdl=True,
     )
 
 
@@ -154,6 +155,7 @@ def backward(
         stride=stride,
         stages=STAGES,
         num_warps=WARPS,
+        launch_pdl=True,
     )
     return result
 

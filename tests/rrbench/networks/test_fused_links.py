@@ -173,7 +173,7 @@ def test_a_whole_resnet_is_as_near_to_float32_as_with_cudnns_kernels(training: b
         torch.manual_seed(0)
         network = place(PreActResNet18().build(Cifar10.info, RR()), torch.device("cuda")).train(training)
         images = torch.rand(50, 3, 32, 32).cuda()
-    from rrbench.networks.fast import norm_relu_kernels
+    from rrbench.networks.fast.kernels import norm_relu_kernels
 
     twin = cast(Composed, make_twin(network, "bf16", torch.device("cuda")))
     fast = cast(FastResidual, twin.backbone)

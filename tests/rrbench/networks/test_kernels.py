@@ -36,6 +36,7 @@ STEM = {"colours": 3, "height": 9, "width": 8, "outputs": 64, "lanes": 8, "rows"
 STEM_MAPS = ("maps", "gradient", "weight")
 RUNNING = ("seen_inverse", "norm_weight", "norm_bias", "running_mean", "running_variance")
 ADDS = re.compile(r"\b(atom|red)\.[a-z_:.]*add")
+TOUCHES = re.compile(r"\b(ld\.global|st\.global|cp\.async|atom\.|red\.)")
 LINK = {"height": 16, "inputs": 64, "outputs": 64, "stages": 3, "num_warps": 4}
 
 
@@ -88,21 +89,28 @@ def spell(kernel: Any, known: dict[str, Any], types: dict[str, str]) -> tuple[di
     return signature, {(names.index(each),): value for each, value in known.items() if each in names}
 
 
-def compiled(kernel: Any, sizes: dict[str, int], maps: tuple[str, ...]) -> Any:
-    """Compile a Triton kernel for an H200, with all that it can do."""
+def compiled(kernel: Any, sizes: dict[str, int], maps: tuple[str, ...], capability: int = 90) -> Any:
+    """Compile a Triton kernel, for an H200 if nothing else is asked for, with all that it can do."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     constants = {each.name: sizes.get(each.name, True) for each in kernel.params if each.is_constexpr}
     source = ASTSource(kernel, *spell(kernel, constants, NUMBERS | dict.fromkeys(maps, "*bf16")))
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32))
+
+
+def waits(ptx: str) -> bool:
+    """Tell whether a kernel waits for the one before it before it touches the GPU's memory."""
+    before = ptx[: TOUCHES.search(ptx).start()]  # type: ignore[union-attr]
+    return "griddepcontrol.wait" in before and ptx.count("griddepcontrol.launch_dependents") == 1
 
 
 def compile_all() -> None:
-    """Compile every Triton kernel."""
-    from rrbench.networks.fast import norm_relu_kernels as norms
-    from rrbench.networks.fast import stem_kernels as stem
+    """Compile every Triton kernel, one of them also for GPUs that cannot start a kernel early."""
+    from rrbench.networks.fast.kernels import norm_relu_kernels as norms
+    from rrbench.networks.fast.kernels import stem_kernels as stem
+    from rrbench.networks.fast.kernels.early_start import start_of
 
     work: list[tuple[Any, dict[str, int], tuple[str, ...]]] = [
         *((each, NORM, NORM_MAPS) for each in (norms._sums, norms._forward, norms._back_sums, norms._backward)),
@@ -114,14 +122,18 @@ def compile_all() -> None:
         # Only those that sum share what they write with others.
         is_summing = "sums" in kernel.__name__ or kernel is stem._forward
         assert bool(ADDS.search(made["ptx"])) == is_summing, kernel.__name__
+        assert waits(made["ptx"]), kernel.__name__
         sys.stdout.write(f"{kernel.__name__}\n")
+    late = compiled(stem._gather, STEM | {"is_early": False}, STEM_MAPS, capability=80).asm["ptx"]
+    assert "griddepcontrol" not in late
+    assert start_of(torch.empty(1)) == {"is_early": False, "launch_pdl": False}
 
 
 def tell_once() -> None:
     """Compile two kernels into an empty cache, then the same from it, then with somebody else listening."""
     from triton import knobs
 
-    from rrbench.networks.fast import stem_kernels as stem
+    from rrbench.networks.fast.kernels import stem_kernels as stem
 
     class Written(Silent):
         def line(self, text: str) -> None:
@@ -145,8 +157,8 @@ def compile_for_hopper() -> None:
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    from rrbench.networks.fast import convolution_kernels as convolutions
-    from rrbench.networks.fast import resident_kernels as resident
+    from rrbench.networks.fast.kernels import convolution_kernels as convolutions
+    from rrbench.networks.fast.kernels import resident_kernels as resident
 
     def described(*block: int) -> str:
         layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
@@ -180,6 +192,7 @@ def compile_for_hopper() -> None:
         # Multiplied by the matrix units, fetched by the copy engine.
         assert "wgmma" in made.asm["ptx"]
         assert "cp.async.bulk.tensor" in made.asm["ptx"]
+        assert waits(made.asm["ptx"])
         assert bool(ADDS.search(made.asm["ptx"])) == ("sums" not in known)
         sys.stdout.write(f"{kernel.__name__}\n")
 
@@ -274,7 +287,7 @@ def compare(kernels: Any, channels: int, *, training: bool, has_more: bool) -> N
 
 def compare_all() -> None:
     """Compare in every way that the kernels can be asked."""
-    from rrbench.networks.fast import norm_relu_kernels
+    from rrbench.networks.fast.kernels import norm_relu_kernels
 
     norm_relu_kernels.PROGRAMS = 2  # fewer than there are pieces, so that each sums several
     ways = list(itertools.product((16, 160), (True, False), (True, False)))
@@ -291,7 +304,7 @@ def compare_all() -> None:
 
 def compare_stems() -> None:
     """Compare the first convolution and its way back."""
-    from rrbench.networks.fast import stem_kernels
+    from rrbench.networks.fast.kernels import stem_kernels
 
     shapes = list(itertools.product((1, 3), ((9, 8), (13, 16))))
     for colours, size in shapes:

@@ -1,4 +1,4 @@
-"""What the kernels for Hopper GPUs share: tensor descriptors for the copy engine, norm and ReLU."""
+"""What the kernels for Hopper GPUs share: tensor descriptors for the copy engine, an early start, norm and ReLU."""
 
 from functools import cache
 
@@ -8,6 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # Copies to and from shared memory; Triton 3.7 renamed them.
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -33,6 +34,13 @@ def lines_of(weight: Tensor) -> Tensor:
 def _layout(block: tuple[int, ...]) -> gl.NVMMASharedLayout:
     """Return a block's layout in shared memory; cached, as finding it takes longer than a launch."""
     return gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
+
+
+@gluon.jit
+def wait_for_last():
+    """Wait for the kernel before this one; see `early_start`."""
+    gdc_wait()
+    gdc_launch_dependents()
 
 
 @gluon.jit

@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
+from rrbench.networks.fast.kernels.early_start import start_of, wait_for_last
 from rrbench.networks.fast.norm_relu import Norm, Normed, Seen
 
 ROWS = 64  # positions that one program reads at once
@@ -26,7 +27,7 @@ def forward(maps: Tensor, skip: Tensor | None, norm: Norm, sums: Tensor | None) 
     total = maps if skip is None else torch.empty_like(maps)
     flags = (channels, skip is not None, width, ROWS, TILES)
     pair = (maps, maps if skip is None else skip)
-    _sums[_sum_grid(rows, channels, width)](*pair, total, sums, rows, *flags, num_warps=WARPS)
+    _sums[_sum_grid(rows, channels, width)](*pair, total, sums, rows, *flags, num_warps=WARPS, **start_of(maps))
     return normalise(total, norm, sums)
 
 
@@ -51,6 +52,7 @@ def normalise(maps: Tensor, norm: Norm, sums: Tensor | None, *, skip: Tensor | N
         skip is not None,
         width,
         ROWS,
+        **start_of(maps),
     )
     return Normed(total, active, Seen(active if sums is None else total, seen[0], seen[1]))
 
@@ -69,7 +71,7 @@ def backward(
         rows, channels, width = _shape(seen.maps)
         given = (gradient, gradient if side_gradient is None else side_gradient, *seen, norm.weight, norm.bias)
         flags = (channels, side_gradient is not None, width, ROWS, TILES)
-        _back_sums[_sum_grid(rows, channels, width)](*given, sums, rows, *flags, num_warps=WARPS)
+        _back_sums[_sum_grid(rows, channels, width)](*given, sums, rows, *flags, num_warps=WARPS, **start_of(gradient))
     return unnormalise(gradient, seen, norm, sums, side_gradient=side_gradient, past=past)
 
 
@@ -101,6 +103,7 @@ def unnormalise(
         past is not None,
         width,
         ROWS,
+        **start_of(maps),
     )
     return result
 
@@ -129,8 +132,10 @@ def _sums(
     width: tl.constexpr,
     height: tl.constexpr,
     tiles: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Add maps and skip, and sum the result and its square over all positions."""
+    wait_for_last(is_early)
     columns = tl.program_id(1) * width + tl.arange(0, width)
     first = tl.zeros([height, width], tl.float32)
     second = tl.zeros([height, width], tl.float32)
@@ -170,8 +175,10 @@ def _forward(
     add: tl.constexpr,
     width: tl.constexpr,
     height: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Normalise and rectify; the first program of each column notes the statistics."""
+    wait_for_last(is_early)
     columns = tl.program_id(1) * width + tl.arange(0, width)
     lines = tl.program_id(0) * height + tl.arange(0, height)
     where = lines.to(tl.int64)[:, None] * channels + columns[None, :]
@@ -220,8 +227,10 @@ def _back_sums(
     width: tl.constexpr,
     height: tl.constexpr,
     tiles: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Sum the gradient that ReLU lets through, and its product with the normalised maps."""
+    wait_for_last(is_early)
     columns = tl.program_id(1) * width + tl.arange(0, width)
     mean = tl.load(seen_mean + columns)[None, :]
     inverse = tl.load(seen_inverse + columns)[None, :]
@@ -264,8 +273,10 @@ def _backward(
     has_past: tl.constexpr,
     width: tl.constexpr,
     height: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Take a gradient back through ReLU and norm."""
+    wait_for_last(is_early)
     columns = tl.program_id(1) * width + tl.arange(0, width)
     lines = tl.program_id(0) * height + tl.arange(0, height)
     where = lines.to(tl.int64)[:, None] * channels + columns[None, :]

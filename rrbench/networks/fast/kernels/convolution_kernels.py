@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from rrbench.networks.fast.hopper import load, normal, rectified, store
+from rrbench.networks.fast.kernels.hopper import load, normal, rectified, store, wait_for_last
 
 DEPTH = gl.constexpr(64)  # channels fetched at once: as much as the units' shared memory swizzles
 PART = gl.constexpr(32)  # positions that the way back ends at a time: more would not fit its registers
@@ -100,6 +100,7 @@ def _product(
     ready = gl.allocate_shared_memory(gl.int64, [stages, 1], mbarrier.MBarrierLayout())
     for each in gl.static_range(stages):
         mbarrier.init(ready.index(each), count=1)
+    wait_for_last()
     if is_back and stride == 2:
         main = (1 + down_kind) * (1 + right_kind) * (inputs // DEPTH)
         # The shortcut's positions are those of even lines and columns.

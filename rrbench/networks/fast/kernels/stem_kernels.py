@@ -10,6 +10,7 @@ from torch import Tensor
 from triton import language as tl
 
 from rrbench.networks.fast.frozen_convolution import LANES, FrozenConvolution
+from rrbench.networks.fast.kernels.early_start import start_of, wait_for_last
 
 ROWS = 128  # positions of a program
 TAPS = tl.constexpr(9)
@@ -45,6 +46,7 @@ def forward(stem: FrozenConvolution, images: Tensor, sums: Tensor | None) -> Ten
         LANES,
         sums is not None,
         ROWS,
+        **start_of(images),
     )
     return maps
 
@@ -57,8 +59,8 @@ def backward(stem: FrozenConvolution, gradient: Tensor) -> Tensor:
     shares = torch.empty(colours * TAPS.value, positions, device=gradient.device)
     result = torch.empty(count, colours, height, width, device=gradient.device)
     grid = (triton.cdiv(positions, ROWS),)
-    _share[grid](gradient, stem.weight, shares, positions, colours, outputs, LANES, ROWS)
-    _gather[grid](shares, result, positions, colours, height, width, ROWS)
+    _share[grid](gradient, stem.weight, shares, positions, colours, outputs, LANES, ROWS, **start_of(gradient))
+    _gather[grid](shares, result, positions, colours, height, width, ROWS, **start_of(gradient))
     return result
 
 
@@ -83,8 +85,10 @@ def _forward(
     lanes: tl.constexpr,
     training: tl.constexpr,
     rows: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Convolve, and sum the result and its square over all positions."""
+    wait_for_last(is_early)
     taps = tl.arange(0, DEPTH)[:, None]
     position = tl.program_id(0) * rows + tl.arange(0, rows)
     line = (position // width % height)[None, :] + taps % TAPS // 3 - 1
@@ -115,8 +119,10 @@ def _share(
     outputs: tl.constexpr,
     lanes: tl.constexpr,
     rows: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Multiply each position's gradient with the weights of every tap and colour."""
+    wait_for_last(is_early)
     taps = tl.arange(0, DEPTH)[:, None]
     position = tl.program_id(0) * rows + tl.arange(0, rows)
     where = position.to(tl.int64)[:, None] * outputs + tl.arange(0, outputs)[None, :]
@@ -136,8 +142,10 @@ def _gather(
     height: tl.constexpr,
     width: tl.constexpr,
     rows: tl.constexpr,
+    is_early: tl.constexpr,
 ):
     """Sum what a position's neighbours hold for it: one down and right of it by the tap above and left, and so on."""
+    wait_for_last(is_early)
     position = tl.program_id(0) * rows + tl.arange(0, rows)
     line = position // width % height
     column = position % width

@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from rrbench.networks.fast.hopper import load, normal, rectified
+from rrbench.networks.fast.kernels.hopper import load, normal, rectified, wait_for_last
 
 CHANNELS = gl.constexpr(64)
 COLUMNS = gl.constexpr(32)
@@ -270,6 +270,7 @@ def link(
         mbarrier.init(empty.index(slot), count=1)
     for each in gl.static_range(2):
         mbarrier.init(turn.index(each), count=1)
+    wait_for_last()
     # Written out: constants that are put into a variable together are constants no more.
     gl.warp_specialize(
         [

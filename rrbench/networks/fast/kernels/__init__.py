@@ -1,0 +1,1 @@
+"""What runs on a GPU itself: kernels in Triton, and in Gluon for Hopper GPUs."""
