@@ -234,7 +234,10 @@ def _answers_nan(step: Step, piece: Tensor) -> bool:
 def accuracies(
     training: Training, model: Instrumented, rejector: Rejector, judged: Batch, *, with_attack: bool = True
 ) -> dict[str, float]:
-    """Return clean accuracy and, if asked, accuracy under the chooser's attack, in percent."""
+    """Return clean accuracy and, if asked, accuracy under the chooser's attack, in percent.
+
+    The fast twin answers if there is one, since this is done after every epoch; rows are judged in float32.
+    """
     attack = build(Attack, training.chooser)
     draws = HashedDraws(derive(training.seed, "choose", training.chooser.name))
     size = batch_size(judged.labels.device, judged.images.shape[1:])
@@ -245,11 +248,11 @@ def accuracies(
         answer = attack(Victim(model, rejector).seen_by(attack), batch.copied(), training.budget, draws)
         images = checked(attack, answer, batch, training.budget).images
         with torch.no_grad():
-            return (model(images).logits,)
+            return (model.climb(images).logits,)
 
     answers = {}
     with frozen(model):
-        answers["clean_accuracy"] = forward(model, judged.images, size).logits
+        answers["clean_accuracy"] = forward(model.climb, judged.images, size).logits
         if with_attack:
             (under_attack,) = in_batches(judged.size, size, attacked)
             assert under_attack is not None

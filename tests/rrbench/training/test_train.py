@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rrbench.compute.instrumented import Instrumented
 from rrbench.compute.turns import TURNS
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError, UseError
@@ -202,6 +203,29 @@ def test_the_log_says_what_the_chosen_epoch_reaches(bench: Any) -> None:
     assert log[chosen - 1]["clean_accuracy"] == pytest.approx(100 * clean.double().mean().item(), abs=1e-3)
     assert checkpoint.facts["clean_accuracy"] == pytest.approx(100 * correct.double().mean().item(), abs=1e-3)
     assert torch.equal(unpack_bits(checkpoint.facts["clean_correct"]), correct)
+
+
+def test_the_fast_twin_says_what_an_epoch_reaches(bench: Any) -> None:
+    class Asked(nn.Module):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network, self.inputs, self.refreshed = network, 0, 0
+
+        def forward(self, images: Tensor) -> object:
+            self.inputs += len(images)
+            return self.network(images)
+
+        def refresh(self) -> None:
+            self.refreshed += 1
+
+    training = bench.prepare("confidence", "clean").plan.cells[0].training
+    rejector, judged = build(Rejector, training.rejector), Digits().load("calibration", ())
+    network = train.build_network(training, Digits.info, rejector)
+    expected = train.accuracies(training, Instrumented(network, "fp32"), rejector, judged)
+    slow, twin = Asked(network), Asked(network)
+    assert train.accuracies(training, Instrumented(slow, "fp32", twin=twin), rejector, judged) == expected
+    # PGD asks the network itself about its last images.
+    assert (slow.inputs, twin.refreshed) == (judged.size, 1)
 
 
 def test_a_loss_that_is_nan_names_the_epoch(empty: Any) -> None:
