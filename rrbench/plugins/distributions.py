@@ -23,6 +23,15 @@ def package_hash(name: str) -> str:
     return hash_files(files.items()) if files else ""
 
 
+@cache
+def copied_hash(name: str) -> str:
+    """Hash every Python file of a package that can be imported without being installed; empty if there is none."""
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    files = [(path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")]
+    return hash_files(files) if files else ""
+
+
 def hash_files(files: Iterable[tuple[str, Path]]) -> str:
     """Hash names and contents."""
     digest = hashlib.sha256()

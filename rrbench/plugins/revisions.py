@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rrbench.plugins.catalogue import constant, plugins
-from rrbench.plugins.distributions import hash_files, package_hash
+from rrbench.plugins.distributions import copied_hash, hash_files, package_hash
 
 Revision = int | str
 OURS = "rrbench"
@@ -26,16 +26,16 @@ def outside_revision(package: str, number: int, own_file: Iterable[Path] = ()) -
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of packages; empty if a package is not installed."""
+    """Return the versions of packages; empty if a package is not there."""
     return {name: version_of(name) or "" for name in packages}
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
+    """Return the version of a package, or the hash of one that was only copied here; None if there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return None
+        return copied_hash(name) or None
 
 
 def installed(kind: str, name: str) -> Revision | None:

@@ -126,6 +126,20 @@ def test_the_version_of_the_package_that_ran_is_in_the_key_and_in_the_cell(monke
     }
 
 
+def test_a_package_that_was_copied_and_not_installed_is_told_by_the_hash_of_its_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = set()
+    for number, code in enumerate(("x = 1", "x = 2")):
+        name = f"copied_{number}"  # the hash is kept for the process
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(code, encoding="utf-8")
+        found.add(revisions.version_of(name))
+    assert len(found - {None, ""}) == 2
+    assert revisions.versions(["not-there", "not_there"]) == {"not-there": "", "not_there": ""}
+
+
 def test_the_worst_of_several_has_the_packages_and_revisions_of_its_attacks() -> None:
     planned = cell("worst-case", "confidence")
     found = planned.revisions()
