@@ -123,7 +123,7 @@ def test_the_sentences_of_the_readme() -> None:
         f"confidence gains {blind['confidence']} points of joint under PGD-100 and {worst['confidence']} at the worst",
         f"case. RR gains {blind['RR']} and {worst['RR']} on its own network. Most of RR's fall",
         f"RR's gain less confidence's is {apart}.",
-        f"so its joint is {-value:.2f} lower ({-high:.2f} to {-low:.2f}; one training each)",
+        f"so its joint is {-value:.2f} lower ({-high:.2f} to {-low:.2f}; seed 0)",
         f"gains {worst['margin']} points ({margin.low:.2f} to {margin.high:.2f})",
         f"plain confidence gains {worst['confidence']} points over never rejecting.",
         f"gains {worst['RR']} on its own network, which is {weaker:.2f} weaker.",

@@ -12,9 +12,12 @@ from rrbench.rows.row import ResultRow, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CIFAR10 = ROOT / "results" / "cifar10"
+FOLDERS = (CIFAR10, ROOT / "results" / "cifar10-seeds")  # by seed
 WORST = "Every rejector against its own strongest attack"  # a section, of preset strong
 INPUTS = {
     "clean": ("clean", "", ""),
+    "PGD-10, 8/255": ("pgd10", "linf", "8/255"),
+    "GAMA-FW, 8/255": ("gama-fw", "linf", "8/255"),
     "PGD-100x10, 8/255": ("pgd100x10", "linf", "8/255"),
     "PGD-100x10, 16/255": ("pgd100x10", "linf", "16/255"),
     "16/255": ("pgd100x10", "linf", "16/255"),
@@ -33,6 +36,7 @@ VICTIMS = {
 REFERENCES = {  # by section
     "R-Con against confidence on the same network": ("pgd-at+rr", "rr(score=con)"),
     "PGD-AT+RR less PGD-AT with confidence": ("pgd-at", "confidence"),
+    "R-Con on PGD-AT+RR less confidence on PGD-AT": ("pgd-at", "confidence"),
     "EBD and SNet against confidence on plain PGD-AT": ("pgd-at", "confidence"),
 }
 
@@ -56,14 +60,14 @@ def printed() -> list[tuple[str, str, str, str]]:
 
 
 @cache
-def rows() -> tuple[ResultRow, ...]:
-    return tuple(read_rows(CIFAR10 / "rows.csv"))
+def rows(seed: int = 0) -> tuple[ResultRow, ...]:
+    return tuple(read_rows(FOLDERS[seed] / "rows.csv"))
 
 
-def row(victim: tuple[str, str], inputs: str) -> ResultRow:
+def row(victim: tuple[str, str], inputs: str, seed: int = 0) -> ResultRow:
     (found,) = [
         each
-        for each in rows()
+        for each in rows(seed)
         if (each.trained_as, each.rejector, each.attack, each.norm, each.eps) == (*victim, *INPUTS[inputs])
         and each.preset == ("strong" if inputs == WORST else "paper")
     ]
@@ -80,20 +84,22 @@ def worst_victim(trained_as: str, name: str) -> tuple[str, str]:
 def pair_of(section: str, head: str, column: str) -> tuple[ResultRow, ResultRow | None, str]:
     """Return the two rows and the metric that a field compares; inputs stand in the line's head or in the column's.
 
-    Without a second row the field is a gain over never rejecting on the same network.
+    Without a second row the field is a gain over never rejecting on the same network. A head may end with the seed.
     """
+    head, _, seed = head.partition(", seed ")
     name, _, rest = head.partition(", ")
     if section == WORST:
         return row(worst_victim(name, rest), WORST), None, METRICS[column]
     if name not in VICTIMS:
         name, rest = "R-Con", head
     inputs, metric = (rest, column) if column in METRICS else (column, rest)
-    return row(VICTIMS[name], inputs), row(REFERENCES[section], inputs), METRICS[metric]
+    here = int(seed or 0)
+    return row(VICTIMS[name], inputs, here), row(REFERENCES[section], inputs, here), METRICS[metric]
 
 
 def test_every_difference_is_that_of_its_rows() -> None:
     fields = printed()
-    assert len(fields) == 101
+    assert len(fields) == 133
     for section, head, column, field in fields:
         one, other, metric = pair_of(section, head, column)
         # What the same answers leave if all are accepted: no attack here makes a wrong clean answer right.
@@ -102,7 +108,7 @@ def test_every_difference_is_that_of_its_rows() -> None:
         assert field.split(" [")[0] == f"{value:+.{places}f}", (section, head, column)
 
 
-@pytest.mark.parametrize("position", [0, 8, 11, 32, 55], ids=lambda position: " ".join(printed()[position][:3]))
+@pytest.mark.parametrize("position", [0, 8, 11, 32, 55, 74, 92], ids=lambda position: " ".join(printed()[position][:3]))
 def test_an_interval_of_each_table_is_that_of_the_scores(position: int) -> None:
     section, head, column, field = printed()[position]
     one, other, metric = pair_of(section, head, column)
@@ -113,7 +119,7 @@ def test_an_interval_of_each_table_is_that_of_the_scores(position: int) -> None:
 
 def compared(one: ResultRow, other: ResultRow | None, metric: str) -> Difference:
     if other is not None:
-        found = paired_difference(one, other, metric, scored_rows(CIFAR10))
+        found = paired_difference(one, other, metric, scored_rows(FOLDERS[one.seed]))
         assert found is not None
         return found
     (gain,) = differences([one], rows(), "never-reject", metric, scored_rows(CIFAR10)) or ()  # type: ignore[misc]

@@ -38,7 +38,7 @@ ASKED = 4  # of its 16 stored images: so many does its network see again
 
 def whole_rows() -> list[ResultRow]:
     """Return the rows of the folders that hold no trials on a part of the images."""
-    return [*rows(), *rows("cifar100"), *rows("cifar10-average"), *rows("cifar10-c-made")]
+    return [*rows(), *rows("cifar100"), *rows("cifar10-average"), *rows("cifar10-seeds"), *rows("cifar10-c-made")]
 
 
 def kept_networks() -> list[zoo.Entry]:
@@ -140,10 +140,11 @@ def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -
     assert len(list((CIFAR10 / "data").iterdir())) == 1
 
 
-def test_one_published_row_is_superseded_and_none_comes_from_uncommitted_code() -> None:
+def test_three_published_rows_are_superseded_and_none_comes_from_uncommitted_code() -> None:
     older = [row for folder in FOLDERS for row in rows(folder.name) if superseded(row)]
     assert [(row.rejector, row.attack, row.norm, superseded(row)) for row in older] == [
-        ("snet", "pgd10", "l2", ["engine 1, now 2"])
+        ("snet", "pgd10", "l2", ["engine 1, now 2"]),
+        *(("rr", attack, "linf", ["pyautoattack , now 0.2.0"]) for attack in ("autoattack", "worst-case")),
     ]
     assert all(re.fullmatch("[0-9a-f]{12}", row.commit) for folder in FOLDERS for row in rows(folder.name))
 

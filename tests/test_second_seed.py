@@ -1,0 +1,88 @@
+"""What results/README.md says of PGD-AT and PGD-AT+RR with a second seed is what the rows say."""
+
+from typing import NamedTuple
+
+import pytest
+
+from published import ROOT
+from rrbench.rows.paired import Difference, differences, paired_difference, scored_rows
+from rrbench.rows.row import ResultRow, read_rows
+
+FOLDERS = (ROOT / "results" / "cifar10", ROOT / "results" / "cifar10-seeds")  # by seed
+PAGE = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+SECTION = " ".join(PAGE.partition("### A second seed")[2].partition("\n### ")[0].split())
+ATTACKS = ("clean", "pgd10", "pgd100x10", "gama-fw")
+
+
+def row(seed: int, rejector: str, attack: str, preset: str = "paper") -> ResultRow:
+    trained_as = "pgd-at+rr" if rejector == "rr" else "pgd-at"
+    (found,) = [
+        each
+        for each in read_rows(FOLDERS[seed])
+        if (each.trained_as, each.rejector, each.attack, each.preset) == (trained_as, rejector, attack, preset)
+        and each.eps in ("", "8/255")
+        and each.norm != "l2"
+    ]
+    assert found.seed == seed
+    return found
+
+
+class Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+def known(found: Difference | None) -> Interval:
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    return Interval(found.value, found.low, found.high)
+
+
+def lead(seed: int, attack: str, metric: str) -> Interval:
+    """Return how far R-Con is ahead of confidence."""
+    pair = row(seed, "rr", attack), row(seed, "confidence", attack)
+    return known(paired_difference(*pair, metric, scored_rows(FOLDERS[seed])))
+
+
+def gain(seed: int, rejector: str, attack: str, preset: str = "paper") -> Interval:
+    here, rows = row(seed, rejector, attack, preset), read_rows(FOLDERS[seed])
+    (found,) = differences([here], rows, "never-reject", "deploy_joint", scored_rows(FOLDERS[seed])) or ()  # type: ignore[misc]
+    return known(found)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_two_trainings_agree_where_the_attack_decides(seed: int) -> None:
+    assert lead(seed, "pgd100x10", "deploy_joint").low > 0
+    assert lead(seed, "gama-fw", "deploy_joint").value < 0
+    assert lead(seed, "clean", "auc").high < 0 < lead(seed, "gama-fw", "auc").low
+
+
+def test_at_tpr95_the_seed_decides() -> None:
+    leads = {attack: [lead(seed, attack, "acc_tpr95") for seed in (0, 1)] for attack in ATTACKS}
+    for attack in ("pgd10", "pgd100x10"):
+        level, ahead = leads[attack]
+        assert level.low < 0 < level.high
+        assert ahead.low > 0
+    assert leads["clean"][0].value > 0 > leads["clean"][1].value
+    moved = [abs(one.value - two.value) for one, two in leads.values()]
+    assert f"moves by {min(moved):.2f} to {max(moved):.2f} points" in SECTION
+
+
+def test_the_gains_over_never_rejecting_are_those_of_the_rows() -> None:
+    worst, before = gain(1, "rr", "worst-case", "strong"), gain(0, "rr", "worst-case", "strong")
+    said = f"{worst.value:+.2f} [{worst.low:+.2f}, {worst.high:+.2f}] by the joint number at the worst case with seed 1"
+    assert f"{said}, and {before.value:+.2f} with seed 0" in SECTION
+    findings = (ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8")
+    assert f"RR gains {said.partition(' by the')[0]} at the worst case then" in findings
+    assert f"With seed 1 RR gains {worst.value:+.2f};" in (ROOT / "README.md").read_text(encoding="utf-8")
+    ours, theirs = ([gain(seed, name, "gama-fw").value for seed in (0, 1)] for name in ("rr", "confidence"))
+    assert f"R-Con gains {ours[0]:.2f} and {ours[1]:.2f} with seeds 0 and 1, " in SECTION
+    assert f"confidence {theirs[0]:.2f} and {theirs[1]:.2f}." in SECTION
+
+
+def test_another_training_does_not_explain_kd() -> None:
+    found = [[f"{row(seed, 'kd', attack).auc:.3f}" for attack in ("clean", "pgd10")] for seed in (1, 0)]
+    said = "KD's AUC is {} on clean inputs and {} under PGD-10, lower still than the {} and {} of seed 0"
+    assert said.format(*found[0], *found[1]) in " ".join(PAGE.split())
