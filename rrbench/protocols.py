@@ -359,7 +359,10 @@ class Framework(ABC):
 
     @abstractmethod
     def gradients_per_image(self) -> int:
-        """Return how many gradient evaluations one training image costs, including the weight update."""
+        """Return how many gradient evaluations one training image costs, including the weight update.
+
+        A pass without gradients costs half of one.
+        """
 
 
 @dataclass(frozen=True)

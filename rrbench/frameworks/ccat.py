@@ -131,5 +131,10 @@ class Ccat(Framework):
         return project(batch.images + delta, batch.images, "linf", radius)
 
     def gradients_per_image(self) -> int:
-        """Return the steps plus the weight update, through both images; with halves, for every second image."""
-        return self.steps + 2 if self.batches == "whole" else (self.steps + 1) // 2 + 1
+        """Return the cost of the attack and the weight update, through both images; with halves, of every second image.
+
+        A step also asks for its candidate; in eval mode that pass serves the next step.
+        """
+        passes = self.steps if self.attack_mode == "train" else min(self.steps, 1)
+        attack = self.steps + passes / 2
+        return math.ceil(attack) + 2 if self.batches == "whole" else math.ceil(attack / 2) + 1

@@ -51,7 +51,7 @@ def finished(runner: Runner, key: str, **changes: Any) -> None:
     [
         # epochs x (training images x (steps + updates) + images that choose the epoch x PGD-10's steps)
         ("confidence", "quick", "digits", 15 * (1077 * (7 + 1) + 360 * 10)),
-        ("ccat", "quick", "digits", 15 * (1077 * (14 + 2) + 360 * 10)),
+        ("ccat", "quick", "digits", 15 * (1077 * (14 + 7 + 2) + 360 * 10)),
         ("confidence", "paper", "cifar10", 110 * (50_000 * (10 + 1) + 10_000 * 10)),
         ("confidence", "quick", "cifar10", 10 * (50_000 * (10 + 1) + 1_000 * 10)),
     ],

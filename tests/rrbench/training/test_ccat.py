@@ -349,6 +349,17 @@ def test_halves_of_one_input_have_a_loss() -> None:
     assert ORIGINAL(Victim(Small().eval(), RR()), batch_of(1), DRAWS).isfinite(), "its first half is empty"
 
 
-def test_a_training_image_costs_the_steps_and_two_passes_and_with_halves_every_other_one_is_attacked() -> None:
-    assert Ccat().gradients_per_image() == 22
-    assert replace(ORIGINAL, steps=40).gradients_per_image() == 21
+@pytest.mark.parametrize("steps", [0, 1, 4, 20])
+@pytest.mark.parametrize("attack_mode", ["train", "eval"])
+@pytest.mark.parametrize("batches", ["whole", "halves"])
+def test_an_image_costs_its_slopes_and_half_as_much_for_each_pass_without_one(
+    batches: Literal["whole", "halves"], attack_mode: Literal["train", "eval"], steps: int
+) -> None:
+    framework = Ccat(steps=steps, attack_mode=attack_mode, batches=batches)
+    model, count = Instrumented(Small(), "fp32"), 6
+    loss = framework(Victim(model, RR()), batch_of(count), DRAWS)
+    assert loss.isfinite()
+    learnt = 2 * count if batches == "whole" else count  # images of the weight update's passes
+    plain = model.forwards - model.gradients - learnt
+    cost = (model.gradients + plain / 2 + learnt) / count
+    assert cost <= framework.gradients_per_image() < cost + 1
