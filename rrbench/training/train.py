@@ -6,7 +6,7 @@ Every random number is derived from (seed, purpose, epoch, example), so a resume
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from typing import Any, NamedTuple, cast
@@ -105,12 +105,8 @@ def epochs(
         if seconds:
             # Reported, but not written into the checkpoint: the same training must give the same file.
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
-            right = state.log[state.best_epoch - 1]["clean_accuracy"]
-            if right <= 100 / info.classes:
-                report.line(
-                    f"{training.trained_as} answers {right:.1f} % of clean inputs right, no more than chance: "
-                    "does its loss use the labels as they are?"
-                )
+            for remark in _remarks(training, framework, state.log, state.best_epoch, info):
+                report.line(f"{training.trained_as} {remark}")
         with TURNS.together():
             _finish(training, state, files, load("test"), precision)
 
@@ -268,6 +264,27 @@ def _choose(state: State, framework: Framework, record: Mapping[str, float]) -> 
     if not framework.chooses_epoch or record["robust_accuracy"] > state.best_score:
         state.best_epoch, state.best_score = int(record["epoch"]), record.get("robust_accuracy", -1.0)
         state.best = {name: tensor.detach().clone() for name, tensor in state.network.state_dict().items()}
+
+
+def _remarks(
+    training: Training, framework: Framework, log: Sequence[Mapping[str, float]], chosen: int, info: DataInfo
+) -> Iterator[str]:
+    """Say what is strange about a training that has ended."""
+    best, last = log[chosen - 1], log[-1]
+    if best["clean_accuracy"] <= 100 / info.classes:
+        yield (
+            f"answers {best['clean_accuracy']:.1f} % of clean inputs right, no more than chance: "
+            "does its loss use the labels as they are?"
+        )
+    if framework.chooses_epoch and last["robust_accuracy"] < best["robust_accuracy"] / 2:
+        yield (
+            f"keeps epoch {chosen} of {len(log)}, chosen by {training.chooser}: {_reached(best)}; "
+            f"the last epoch has {_reached(last)}: it does not hold against that attack"
+        )
+
+
+def _reached(record: Mapping[str, float]) -> str:
+    return f"{record['robust_accuracy']:.1f} % right under it, {record['clean_accuracy']:.1f} % clean"
 
 
 def _finish(training: Training, state: State, files: Files, test: Batch, precision: Precision) -> None:

@@ -184,6 +184,25 @@ def test_standard_training_is_attacked_only_at_its_end(empty: Any) -> None:
     assert all(record["clean_accuracy"] > 0 for record in log)
 
 
+@pytest.mark.parametrize(
+    ("robust", "line"),
+    [
+        ((9.0, 30.0, 15.0), None),  # half of the best is still there
+        (
+            (9.14, 1.5, 0.89),
+            "pgd-at keeps epoch 1 of 3, chosen by pgd1: 9.1 % right under it, 50.0 % clean; the last epoch has 0.9 % "
+            "right under it, 50.0 % clean: it does not hold against that attack",
+        ),
+    ],
+)
+def test_a_training_that_loses_what_chose_its_epoch_is_told(
+    robust: tuple[float, ...], line: str | None, empty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, *robust)
+    trained(empty, "pgd-at", epochs=3)
+    assert [each for each in empty.report.lines if " keeps epoch " in each] == ([line] if line else [])
+
+
 def test_the_log_says_what_the_chosen_epoch_reaches(bench: Any) -> None:
     job = bench.prepare("confidence", "clean", recipe={"epochs": 3})
     training = job.plan.cells[0].training
