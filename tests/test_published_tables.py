@@ -82,8 +82,8 @@ def test_the_overview_of_the_papers_tables_is_that_of_the_rows() -> None:
     of_kd = [each for each in judged if each.named == "unexplained" and each.cell.rejector.startswith("kd")]
     assert (len(of_kd), {each.cell.metric for each in of_kd}) == (10, {"auc"})
     said = (
-        f"{unexplained.total()} unexplained cells {unexplained['atro']} are ATRO's and {unexplained['carl']} CARL's. "
-        "Ten are AUCs of KD."
+        f"{unexplained.total()} unexplained cells {unexplained['atro']} are ATRO's, {unexplained['carl']} CARL's and "
+        f"{unexplained['ccat']} CCAT's. Ten are AUCs of KD."
     )
     assert f"Of the {said}" in flat
 
