@@ -25,20 +25,22 @@ class Ccat(Framework):
     The defaults are the variant released with RR; the comments give the CCAT authors' own values for CIFAR-10.
     """
 
+    added = frozenset({"scale"})
     paper = "Stutz et al. 2020, arXiv 1910.06259"
     minimises = "cross-entropy on clean inputs + KL(fading label || p(moved))"
 
     eps: Fraction = Fraction(8, 255)  # 3/100
     step: Fraction = Fraction(1, 255)  # 1/200
     steps: int = 20  # 40
-    rho: float = 1.0  # 10; the label keeps the weight (1 - distance / eps) ** rho
+    rho: float = 1.0  # 10; the label keeps the weight (1 - distance / (scale * eps)) ** rho
+    scale: float = 1.0  # 1; with 2 the label is half faded at eps. The released code has this setting, too
     start: Literal["half-zero", "mixed"] = "half-zero"  # mixed: zero, of uniform norm, or Gaussian
     backtrack: Literal["ce", "objective"] = "ce"  # objective; the value that a step must not lower
     batches: Literal["whole", "halves"] = "whole"  # halves: one half of the batch is moved, the other stays clean
     attack_mode: Mode = "train"  # eval; the mode of batch norm during the attack
 
     def __post_init__(self) -> None:
-        above(0, eps=self.eps, step=self.step, rho=self.rho)
+        above(0, eps=self.eps, step=self.step, rho=self.rho, scale=self.scale)
         at_most(1, eps=self.eps)
         at_least(0, steps=self.steps)
 
@@ -66,10 +68,10 @@ class Ccat(Framework):
         return F.kl_div(outputs.logits.log_softmax(1), target, reduction="none").sum(1)
 
     def fading_label(self, moved: Tensor, batch: Batch, classes: int) -> Tensor:
-        """Return (N, classes): one-hot where the image did not move, uniform where it moved by eps."""
+        """Return (N, classes): one-hot where the image did not move, uniform where it moved by scale * eps or more."""
         distance = (moved - batch.images).flatten(1).abs().amax(1, keepdim=True)
         # Rounding may put the distance slightly above eps; a negative weight would make the loss NaN.
-        weight = (1 - distance / float(self.eps)).clamp_min(0) ** self.rho
+        weight = (1 - distance / (self.scale * float(self.eps))).clamp_min(0) ** self.rho
         return weight * F.one_hot(batch.labels, classes) + (1 - weight) / classes
 
     def move(self, network: Network, batch: Batch, draws: Draws) -> Tensor:

@@ -54,6 +54,7 @@ def test_each_bound_is_where_it_says() -> None:
         ("framework", "trades(step=0)", "step must be above 0, not 0"),
         ("framework", "trades(eps=8)", "eps must be at most 1, not 8"),
         ("framework", "ccat(rho=0)", "rho must be above 0, not 0"),
+        ("framework", "ccat(scale=0)", "scale must be above 0, not 0"),
         ("framework", "ccat(steps=-2)", "steps must be at least 0, not -2"),
         ("framework", "carl(penalty=-1)", "penalty must be at least 0, not -1"),
         ("framework", "atro(alpha=0)", "alpha must be above 0, not 0"),

@@ -79,6 +79,16 @@ def test_a_larger_rho_fades_the_label_faster() -> None:
     torch.testing.assert_close(label[0, 0].item(), weight + (1 - weight) / 3, atol=1e-5, rtol=0)
 
 
+def test_with_a_larger_scale_the_label_is_not_uniform_at_eps() -> None:
+    batch = batch_of(2)
+    moved = batch.images.clone()
+    moved[0, 0, 2, 2] += float(Ccat().eps)
+    moved[1, 0, 2, 2] += 3 * float(Ccat().eps)  # beyond what an attack may do
+    label = Ccat(scale=2.0).fading_label(moved, batch, 3)
+    torch.testing.assert_close(label[0], torch.tensor([4 / 6, 1 / 6, 1 / 6]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(label[1], torch.full((3,), 1 / 3), atol=1e-5, rtol=0)
+
+
 def test_a_distance_rounded_above_eps_gives_no_nan() -> None:
     batch, framework = batch_of(2), Ccat()
     moved = batch.images + float(framework.eps) * (1 + 1e-3)
