@@ -1,5 +1,6 @@
 """What results/README.md says of PGD-AT and PGD-AT+RR with a second seed is what the rows say."""
 
+import math
 from typing import NamedTuple
 
 import pytest
@@ -53,19 +54,21 @@ def gain(seed: int, rejector: str, attack: str, preset: str = "paper") -> Interv
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_two_trainings_agree_where_the_attack_decides(seed: int) -> None:
+def test_the_two_trainings_agree_which_attack_favours_r_con(seed: int) -> None:
     assert lead(seed, "pgd100x10", "deploy_joint").low > 0
     assert lead(seed, "gama-fw", "deploy_joint").value < 0
     assert lead(seed, "clean", "auc").high < 0 < lead(seed, "gama-fw", "auc").low
 
 
-def test_at_tpr95_the_seed_decides() -> None:
+def test_at_tpr95_the_question_is_open() -> None:
     leads = {attack: [lead(seed, attack, "acc_tpr95") for seed in (0, 1)] for attack in ATTACKS}
     for attack in ("pgd10", "pgd100x10"):
         level, ahead = leads[attack]
         assert level.low < 0 < level.high
         assert ahead.low > 0
-    assert leads["clean"][0].value > 0 > leads["clean"][1].value
+    for one, two in leads.values():
+        halves = [(each.high - each.low) / 2 for each in (one, two)]
+        assert abs(one.value - two.value) < math.hypot(*halves)
     moved = [abs(one.value - two.value) for one, two in leads.values()]
     assert f"moves by {min(moved):.2f} to {max(moved):.2f} points" in SECTION
 
@@ -82,7 +85,9 @@ def test_the_gains_over_never_rejecting_are_those_of_the_rows() -> None:
     assert f"confidence {theirs[0]:.2f} and {theirs[1]:.2f}." in SECTION
 
 
-def test_another_training_does_not_explain_kd() -> None:
-    found = [[f"{row(seed, 'kd', attack).auc:.3f}" for attack in ("clean", "pgd10")] for seed in (1, 0)]
-    said = "KD's AUC is {} on clean inputs and {} under PGD-10, lower still than the {} and {} of seed 0"
-    assert said.format(*found[0], *found[1]) in " ".join(PAGE.split())
+def test_kd_is_lower_still_with_the_second_seed() -> None:
+    aucs = [[row(seed, "kd", attack).auc or 0.0 for attack in ("clean", "pgd10")] for seed in (1, 0)]
+    said = "KD's AUC is {:.3f} on clean inputs and {:.3f} under PGD-10, lower still than the {:.3f} and {:.3f} of seed 0. "
+    apart = [zero - one for one, zero in zip(*aucs, strict=True)]
+    said += "Two trainings differ by {:.3f} and {:.3f}"
+    assert said.format(*aucs[0], *aucs[1], *apart) in " ".join(PAGE.split())

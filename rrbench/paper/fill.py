@@ -1,7 +1,7 @@
 """Finds what rows measured for each published cell. Imports no torch.
 
 With one training: the row's own interval, 95 % over examples (Wilson's for plain accuracy; none for distances).
-With several: their mean, with Student's 95 % interval over trainings.
+With several: their mean, with Student's 95 % interval over trainings. The cells of a table use the same seeds.
 """
 
 import statistics
@@ -28,6 +28,7 @@ class Filled:
     low: float | None = None
     high: float | None = None
     trainings: int = 0
+    seeds: frozenset[int] = frozenset()  # of these trainings
     preset: str = ""
     note: str = ""
     is_undefined: bool = False  # measured, but the metric has no value: all answers right, or none
@@ -64,6 +65,31 @@ def fill(cell: PaperCell, rows: Rows, preset: str | None = None) -> Filled:
     return Filled(note="; ".join(notes))
 
 
+def fill_all(cells: Sequence[PaperCell], rows: Rows, preset: str | None = None) -> list[tuple[PaperCell, Filled]]:
+    """Measure the cells of a table, all with the same seeds: those that every measured cell has.
+
+    Else a mean of two trainings would stand beside one training of another line, and chance would rank them. If no seed
+    is common, each cell counts all of its own.
+    """
+    found = [(cell, fill(cell, rows, preset)) for cell in cells]
+    own = [measured.seeds for _, measured in found if measured.seeds]
+    common = frozenset[int].intersection(*own) if own else frozenset[int]()
+    if not common:
+        return found
+    shared = rows.of_seeds(common)
+    return [(cell, _shared(cell, shared, preset, measured, common)) for cell, measured in found]
+
+
+def _shared(cell: PaperCell, rows: Rows, preset: str | None, measured: Filled, common: frozenset[int]) -> Filled:
+    """Measure a cell again if it has more seeds than the table's other cells."""
+    more = sorted(measured.seeds - common)
+    if not more:
+        return measured
+    found = fill(cell, rows, preset)
+    remark = f"seed {', '.join(map(str, more))} is measured too, but not for every line"
+    return replace(found, note="; ".join(filter(None, [found.note, remark])))
+
+
 def _from_reduced(cell: PaperCell, preset: str, needed: Sequence[Wanted], rows: Rows) -> Filled | None:
     """Measure a cell from the least reduced rows that all its parts have; else parts may also have full rows."""
     full = [[row for row in rows.find(each) if row.status == "ok"] for each in needed]
@@ -91,7 +117,8 @@ def _from(cell: PaperCell, preset: str, parts: list[list[ResultRow]]) -> Filled:
     undefined = set.intersection(*done).difference(shared)
     older = ", ".join(dict.fromkeys(text for part in parts for row in part for text in superseded(row)))
     if not shared and undefined:
-        return Filled(preset=preset, note=UNDEFINED, is_undefined=True, superseded=older)
+        seeds = frozenset(seed for seed, _ in undefined)
+        return Filled(seeds=seeds, preset=preset, note=UNDEFINED, is_undefined=True, superseded=older)
     if not shared:
         return Filled(note=_absence(parts, by_training))
     each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
@@ -105,7 +132,8 @@ def _from(cell: PaperCell, preset: str, parts: list[list[ResultRow]]) -> Filled:
     if len(each) > 1:
         values = [value for value, _, _ in each]
         value, (low, high) = statistics.fmean(values), mean_interval(values)
-    return Filled(value, low, high, len(each), preset, "; ".join(notes), superseded=older)
+    seeds = frozenset(seed for seed, _ in shared)
+    return Filled(value, low, high, len(each), seeds, preset, "; ".join(notes), superseded=older)
 
 
 def _trainings(rows: Sequence[ResultRow], name: str) -> dict[tuple[int, str], ResultRow]:

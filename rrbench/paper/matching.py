@@ -3,11 +3,12 @@
 Labels are not enough: they print only what differs from a preset, and `--config` may change the preset itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from copy import copy
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from rrbench.errors import UseError
 from rrbench.files.disk import parse_json
@@ -33,6 +34,12 @@ class Rows:
             self._groups.setdefault(_key(row), []).append(row)
             if not _every(row):
                 self._sizes[row.dataset] = max(self._sizes.get(row.dataset, 0), row.n or 0)
+
+    def of_seeds(self, seeds: Container[int]) -> Self:
+        """Return these rows without those of other seeds."""
+        found = copy(self)
+        found._groups = {key: [row for row in group if row.seed in seeds] for key, group in self._groups.items()}
+        return found
 
     def find(self, wanted: Wanted) -> list[ResultRow]:
         """Return the rows that match exactly, over all test images; failed rows have no `n`.

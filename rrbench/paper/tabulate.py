@@ -7,7 +7,7 @@ from pathlib import Path
 from rrbench.errors import UseError
 from rrbench.names import unknown
 from rrbench.paper.cells import PaperCell, cells_of, relabelled, resolve
-from rrbench.paper.fill import fill
+from rrbench.paper.fill import fill_all
 from rrbench.paper.judge import Judged, is_failing, judge, summary
 from rrbench.paper.layout import Grid, lay_out
 from rrbench.paper.matching import Rows
@@ -92,6 +92,6 @@ def tables_from(
     found = Rows(rows)
     grids = []
     for name, own in cells.items():
-        judged = judge([(cell, fill(cell, found, preset)) for cell in own])
+        judged = judge(fill_all(own, found, preset))
         grids.append(lay_out(name, judged))
     return PaperTables(tuple(grids), tuple(rows), sources)

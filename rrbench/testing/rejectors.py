@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -20,9 +20,9 @@ from rrbench.plugins.contract import check_class
 from rrbench.plugins.guards import PROBED, certainties, check_alone, checked_loss, fit
 from rrbench.plugins.registry import find
 from rrbench.plugins.signs import UPRIGHT
-from rrbench.protocols import Batch, Outputs, Rejector, Victim
+from rrbench.protocols import Batch, Framework, Outputs, Rejector, Victim
 from rrbench.testing.check import Check, expect
-from rrbench.testing.problem import INFO, WIDTH, build_network, clear, empty, patterns
+from rrbench.testing.problem import INFO, WIDTH, Plain, build_network, clear, empty, patterns
 from rrbench.training.first_step import LEFT_OUT
 
 
@@ -64,6 +64,7 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         "its loss and the slopes of the weights are finite": _has_finite_loss,
         "the framework's loss is in its loss, or it names those whose loss it replaces": _keeps_classifier_loss,
         "its head sees the features": _has_head,
+        "training reaches its head": _trains_head,
         "settings of after_training change neither head nor loss": _is_after_training,
     }
     if rejector.inherits_training_of:
@@ -243,6 +244,23 @@ def _has_head(given: Rejector) -> None:
         (slope,) = torch.autograd.grad(columns.square().sum(), features)
     expect(slope.any(), "the head does not look at the features")
     expect(head.eval()(features[:1]).shape == (1, columns.shape[1]), "the head fails on a single input")
+
+
+def _trains_head(given: Rejector) -> None:
+    if not given.has_head():
+        return
+    batch, common = patterns().at(slice(0, 20)), build_network(Plain()).state_dict()
+    for name in given.frameworks or ("standard",):
+        kind = cast(type[Framework], find("framework", name))
+        if any(default is MISSING for _, default in settings_of(kind).values()):
+            continue  # nothing says which settings it needs
+        rejector = replace(given)
+        network = build_network(rejector).train()
+        weights = [weight for key, weight in network.named_parameters() if key not in common and weight.requires_grad]
+        with torch.enable_grad():
+            kind()(Victim(network, rejector), batch.copied(), HashedDraws(3)).backward()
+        is_reached = any(weight.grad is not None and weight.grad.any() for weight in weights)
+        expect(is_reached or not weights, f"with {name} no gradient reaches it: use outputs.head in training_loss")
 
 
 def _is_after_training(given: Rejector) -> None:

@@ -14,7 +14,7 @@ from rrbench.errors import UseError
 from rrbench.metrics.intervals import share_interval
 from rrbench.names import added_to
 from rrbench.paper.cells import PaperCell, cells_of, data, relabelled, table_names, toml
-from rrbench.paper.fill import Filled, fill
+from rrbench.paper.fill import Filled, fill, fill_all
 from rrbench.paper.matching import Rows, same
 from rrbench.paper.planning import describe_missing, missing, plan_missing, plan_table
 from rrbench.paper.tabulate import Selection, tables_from
@@ -200,6 +200,28 @@ def test_several_trainings_are_averaged_with_students_interval(rows_for: Make) -
     assert (found.trainings, found.note) == (3, "3 trainings")
     half = 4.303 * statistics.stdev(values) / math.sqrt(3)
     assert (found.low, found.high) == pytest.approx((58 + 1 / 3 - half, 58 + 1 / 3 + half))
+
+
+def test_a_table_counts_the_seeds_that_all_its_measured_cells_have(rows_for: Make) -> None:
+    names = {"kd": "kd", "rr": "rr", "confidence": "confidence"}
+    lines = [cell("table2", at="pgd-at", rejector=name, budget="linf:8", metric="acc_tpr95") for name in names]
+    planned = rows_for("table2")
+    own = {name: row_of(planned, name, trained_as="pgd-at+rr" if name == "rr" else "pgd-at") for name in names}
+
+    def filled(**seeds: tuple[int, ...]) -> list[tuple[float | None, int, str]]:
+        rows = [
+            dataclasses.replace(own[name], seed=seed, acc_tpr95=50.0 + seed, checkpoint_sha256=f"{name}{seed}")
+            for name, each in seeds.items()
+            for seed in each
+        ]
+        return [(each.value, each.trainings, each.note) for _, each in fill_all(lines, Rows(rows))]
+
+    missing, one = (None, 0, ""), (50.0, 1, "")
+    assert filled(kd=(0,), rr=(0, 1, 2)) == [one, (50.0, 1, "seed 1, 2 is measured too, but not for every line"), missing]
+    twice = (50.5, 2, "2 trainings")
+    more = (50.5, 2, "2 trainings; seed 4 is measured too, but not for every line")
+    assert filled(kd=(0, 1), rr=(0, 1, 4), confidence=(0, 1)) == [twice, more, twice]
+    assert filled(kd=(0,), rr=(1, 3)) == [one, (52.0, 2, "2 trainings"), missing]  # no seed is common
 
 
 def test_one_training_measured_twice_counts_once_and_the_more_exact_row_counts(rows_for: Make) -> None:
