@@ -361,7 +361,7 @@ class Framework(ABC):
     def gradients_per_image(self) -> int:
         """Return how many gradient evaluations one training image costs, including the weight update.
 
-        A pass without gradients costs half of one.
+        Where passes without gradients are many, as in CCAT's attack, each counts as half of one.
         """
 
 

@@ -87,7 +87,10 @@ def test_the_gains_over_never_rejecting_are_those_of_the_rows() -> None:
 
 def test_kd_is_lower_still_with_the_second_seed() -> None:
     aucs = [[row(seed, "kd", attack).auc or 0.0 for attack in ("clean", "pgd10")] for seed in (1, 0)]
-    said = "KD's AUC is {:.3f} on clean inputs and {:.3f} under PGD-10, lower still than the {:.3f} and {:.3f} of seed 0. "
+    said = (
+        "KD's AUC is {:.3f} on clean inputs and {:.3f} under PGD-10, "
+        "lower still than the {:.3f} and {:.3f} of seed 0. "
+        "Two trainings differ by {:.3f} and {:.3f}"
+    )
     apart = [zero - one for one, zero in zip(*aucs, strict=True)]
-    said += "Two trainings differ by {:.3f} and {:.3f}"
     assert said.format(*aucs[0], *aucs[1], *apart) in " ".join(PAGE.split())

@@ -34,13 +34,24 @@ class CalmAtTau(Calm):
 
 @dataclass
 class Headed(Sure):
-    """Has a head, and says nothing more of it."""
+    """Has a head, and a loss that trains it."""
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         return nn.Linear(width, 1)
 
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        return classifier_loss + 0.1 * (outputs.head - 1).square().mean()
+
     def certainty(self, outputs: Outputs) -> Tensor:
         return outputs.head[:, 0]
+
+
+@dataclass
+class Unheard(Headed):
+    """Forgets its head while it trains."""
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        return classifier_loss
 
 
 @dataclass

@@ -10,6 +10,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from rrbench.files.distributions import version_of
+
 
 @cache
 def version() -> str:
@@ -48,16 +50,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def packages() -> dict[str, str]:
     """Return the versions of the packages that influence numbers."""
     names = ("torch", "numpy", "scikit-learn", "pandas", "safetensors", "foolbox", "autoattack", "pyautoattack")
-    return {name: found for name in names if (found := _version_of(name))}
-
-
-@cache
-def _version_of(name: str) -> str:
-    """Return a package's version; empty if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
+    return {name: found for name in names if (found := version_of(name))}
 
 
 def machine() -> dict[str, str]:

@@ -6,11 +6,10 @@ author edits it and runs it again, old numbers must not come back. A package tha
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 
+from rrbench.files.distributions import hash_files, package_hash, version_of
 from rrbench.plugins.catalogue import constant, plugins
-from rrbench.plugins.distributions import copied_hash, hash_files, package_hash
 
 Revision = int | str
 OURS = "rrbench"
@@ -28,14 +27,6 @@ def outside_revision(package: str, number: int, own_file: Iterable[Path] = ()) -
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of packages; empty if a package is not there."""
     return {name: version_of(name) or "" for name in packages}
-
-
-def version_of(name: str) -> str | None:
-    """Return the version of a package, or the hash of one that was only copied here; None if there is none."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return copied_hash(name) or None
 
 
 def installed(kind: str, name: str) -> Revision | None:

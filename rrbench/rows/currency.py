@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from rrbench.errors import UseError
+from rrbench.files.distributions import version_of
 from rrbench.names import parse
 from rrbench.plugins.catalogue import plugin_name, plugins
-from rrbench.plugins.revisions import Revision, calibration, deployment, engine, installed, version_of
+from rrbench.plugins.revisions import Revision, calibration, deployment, engine, installed
 from rrbench.rows.notes import SUPERSEDED, joined, notes_of
 from rrbench.rows.row import ResultRow, members_of, revisions_of
 from rrbench.rows.sight import looks

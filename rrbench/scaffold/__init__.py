@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 from rrbench.errors import UseError
 from rrbench.files.disk import write_bytes
+from rrbench.files.distributions import version_of
 from rrbench.plugins.catalogue import cards
 from rrbench.plugins.naming import meaning
-from rrbench.plugins.revisions import version_of
 
 Kind = Literal["rejector", "attack", "framework", "dataset", "network"]
 

@@ -64,7 +64,6 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         "its loss and the slopes of the weights are finite": _has_finite_loss,
         "the framework's loss is in its loss, or it names those whose loss it replaces": _keeps_classifier_loss,
         "its head sees the features": _has_head,
-        "training reaches its head": _trains_head,
         "settings of after_training change neither head nor loss": _is_after_training,
     }
     if rejector.inherits_training_of:
@@ -73,7 +72,9 @@ def rejector_checks(rejector: Rejector) -> list[Check]:
         checks["its look asks for the gradients that it announces"] = _costs_what_it_says
     if rejector.is_probability:
         checks["a probability lies between 0 and 1"] = _is_probability
-    if not rejector.has_head():  # a head is not trained here
+    if rejector.has_head():
+        checks["the head that its certainty reads is trained"] = _trains_head
+    else:  # a head is not trained here
         checks["its scores are not upside down"] = _is_upright
     return [Check(sentence, partial(check, rejector)) for sentence, check in checks.items()]
 
@@ -247,8 +248,13 @@ def _has_head(given: Rejector) -> None:
 
 
 def _trains_head(given: Rejector) -> None:
-    if not given.has_head():
-        return
+    case = make_case(given)
+    head = case.outputs.head.clone().requires_grad_()
+    with torch.enable_grad():
+        certainty = case.certainty(case.outputs._replace(head=head), case.batch.labels).sum()
+    reads = torch.autograd.grad(certainty, head, allow_unused=True)[0] if certainty.requires_grad else None
+    if reads is None or not reads.any():
+        return  # another score on a network that was trained with a head
     batch, common = patterns().at(slice(0, 20)), build_network(Plain()).state_dict()
     for name in given.frameworks or ("standard",):
         kind = cast(type[Framework], find("framework", name))

@@ -105,8 +105,8 @@ def epochs(
         if seconds:
             # Reported, but not written into the checkpoint: the same training must give the same file.
             report.line(f"trained {training.trained_as}: {sum(seconds) / len(seconds):.1f} s an epoch")
-            for remark in _remarks(training, framework, state.log, state.best_epoch, info):
-                report.line(f"{training.trained_as} {remark}")
+        for remark in _remarks(training, framework, state.log, state.best_epoch, info):
+            report.line(f"{training.trained_as} {remark}")
         with TURNS.together():
             _finish(training, state, files, load("test"), precision)
 
@@ -270,16 +270,23 @@ def _remarks(
     training: Training, framework: Framework, log: Sequence[Mapping[str, float]], chosen: int, info: DataInfo
 ) -> Iterator[str]:
     """Say what is strange about a training that has ended."""
-    best, last = log[chosen - 1], log[-1]
-    if best["clean_accuracy"] <= 100 / info.classes:
+    best, last, chance = log[chosen - 1], log[-1], 100 / info.classes
+    if best["clean_accuracy"] <= chance:
         yield (
             f"answers {best['clean_accuracy']:.1f} % of clean inputs right, no more than chance: "
             "does its loss use the labels as they are?"
         )
-    if framework.chooses_epoch and last["robust_accuracy"] < best["robust_accuracy"] / 2:
+    if not framework.chooses_epoch:
+        return
+    if best["robust_accuracy"] <= chance:
+        yield (
+            f"did not become robust: under {training.chooser} no epoch answers more than "
+            f"{best['robust_accuracy']:.1f} % right, no more than chance"
+        )
+    if last["robust_accuracy"] < best["robust_accuracy"] / 2:
         yield (
             f"keeps epoch {chosen} of {len(log)}, chosen by {training.chooser}: {_reached(best)}; "
-            f"the last epoch has {_reached(last)}: it does not hold against that attack"
+            f"the last epoch has {_reached(last)}: what the kept network holds may be chance"
         )
 
 

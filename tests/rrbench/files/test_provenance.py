@@ -1,20 +1,21 @@
 """The commit beside a number is that of the code, also if the code came without its git history."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from rrbench.files import provenance
+from rrbench.files import distributions, provenance
 
 
 def commit(folder: Path, **environment: str) -> str:
     """The commit that a copy of the package in `folder` says."""
-    source = Path(provenance.__file__).read_text()
     package = folder / "rrbench" / "files"
     package.mkdir(parents=True, exist_ok=True)
     (folder / "rrbench" / "__init__.py").touch()
     (package / "__init__.py").touch()
-    (package / "provenance.py").write_text(source)
+    for module in (provenance, distributions):
+        shutil.copy(str(module.__file__), package)
     program = "from rrbench.files import provenance; print(provenance.commit())"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True

@@ -217,7 +217,11 @@ def test_a_table_counts_the_seeds_that_all_its_measured_cells_have(rows_for: Mak
         return [(each.value, each.trainings, each.note) for _, each in fill_all(lines, Rows(rows))]
 
     missing, one = (None, 0, ""), (50.0, 1, "")
-    assert filled(kd=(0,), rr=(0, 1, 2)) == [one, (50.0, 1, "seed 1, 2 is measured too, but not for every line"), missing]
+    assert filled(kd=(0,), rr=(0, 1, 2)) == [
+        one,
+        (50.0, 1, "seed 1, 2 is measured too, but not for every line"),
+        missing,
+    ]
     twice = (50.5, 2, "2 trainings")
     more = (50.5, 2, "2 trainings; seed 4 is measured too, but not for every line")
     assert filled(kd=(0, 1), rr=(0, 1, 4), confidence=(0, 1)) == [twice, more, twice]

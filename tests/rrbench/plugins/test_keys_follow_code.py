@@ -7,18 +7,19 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from rrbench.ascent import REVISION
+from rrbench.files.distributions import package_hash, sources, version_of
 from rrbench.frameworks.pgd_at import PgdAt
 from rrbench.metrics.deployment import REVISION as DEPLOYMENT
 from rrbench.planning.cells import Cell, attack_key, cell_key
 from rrbench.planning.plan import Request, make_plan
 from rrbench.plugins import catalogue, revisions
 from rrbench.plugins.config import load_preset
-from rrbench.plugins.distributions import package_hash, sources
 from rrbench.plugins.registry import revision, table
 from rrbench.plugins.revisions import installed
 from rrbench.rows.currency import superseded
@@ -135,9 +136,13 @@ def test_a_package_that_was_copied_and_not_installed_is_told_by_the_hash_of_its_
         name = f"copied_{number}"  # the hash is kept for the process
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(code, encoding="utf-8")
-        found.add(revisions.version_of(name))
-    assert len(found - {None, ""}) == 2
-    assert revisions.versions(["not-there", "not_there"]) == {"not-there": "", "not_there": ""}
+        found.add(version_of(name))
+        (tmp_path / f"{name}_alone.py").write_text(code, encoding="utf-8")
+        found.add(version_of(f"{name}_alone"))
+    assert len(found - {None, ""}) == 4
+    monkeypatch.setitem(sys.modules, "made_by_hand", ModuleType("made_by_hand"))
+    wrong = ("not-there", "not_there", "", "__main__", "made_by_hand")  # rows may name anything
+    assert revisions.versions(wrong) == dict.fromkeys(wrong, "")
 
 
 def test_the_worst_of_several_has_the_packages_and_revisions_of_its_attacks() -> None:
@@ -205,7 +210,7 @@ def test_an_editable_install_is_hashed_where_it_is_edited(tmp_path: Path) -> Non
     (info / "direct_url.json").write_text(json.dumps({"url": project.as_uri(), "dir_info": {"editable": True}}))
     asked = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from importlib import metadata\nfrom rrbench.plugins.distributions import package_hash, sources\n"
+        "from importlib import metadata\nfrom rrbench.files.distributions import package_hash, sources\n"
         "print(sorted(sources(metadata.distribution('outside-rrbench'))), package_hash('outside-rrbench'))"
     )
 

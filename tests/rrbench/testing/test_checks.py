@@ -35,6 +35,7 @@ from wrong_rejectors import (
     Ranked,
     Remembering,
     Sure,
+    Unheard,
 )
 
 
@@ -71,6 +72,11 @@ def test_a_right_rejector_keeps_them_all(kind: type[Rejector]) -> None:
             HeadTooWide,
             "settings of after_training change neither head nor loss",
             "width=1 and width=3 have other heads: take width out of after_training",
+        ),
+        (
+            Unheard,
+            "the head that its certainty reads is trained",
+            "with standard no gradient reaches it: use outputs.head in training_loss",
         ),
         (Backwards, "its scores are not upside down", "times in 100: higher must mean keep"),
         (Remembering, "its settings and what it fitted are all there is", "when made anew from its settings"),
@@ -316,7 +322,7 @@ def test_the_command_takes_settings_aliases_and_names_of_several_kinds(command: 
     assert [line for line in answer.out.splitlines() if line[0] != " "] == [
         "rejector carl",
         "framework carl(steps=2)",
-        "18 checks, all kept",
+        "19 checks, all kept",
     ]
     assert "rejector rr(form=difference)" in command("check", "r-con-sub").out
     # Settings say which kind is meant.

@@ -1,4 +1,4 @@
-"""The Python files of an installed distribution, and their hash. Imports no torch and no plugin."""
+"""The Python files of a distribution, their hash and its version. Imports no torch and no plugin."""
 
 import hashlib
 import importlib.util
@@ -26,10 +26,27 @@ def package_hash(name: str) -> str:
 @cache
 def copied_hash(name: str) -> str:
     """Hash every Python file of a package that can be imported without being installed; empty if there is none."""
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    is_name = name.isidentifier() and name != "__main__"
+    try:
+        spec = importlib.util.find_spec(name) if is_name else None
+    except ValueError:  # a module that was made without a spec
+        spec = None
+    if spec is None:
+        return ""
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
     files = [(path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")]
+    if spec.origin and not places and spec.origin.endswith(".py"):
+        files = [(f"{name}.py", Path(spec.origin))]
     return hash_files(files) if files else ""
+
+
+@cache
+def version_of(name: str) -> str | None:
+    """Return the version of a package, or the hash of one that was only copied here; None if there is none."""
+    try:
+        return metadata.version(name)
+    except (metadata.PackageNotFoundError, ValueError):  # ValueError: an empty name
+        return copied_hash(name) or None
 
 
 def hash_files(files: Iterable[tuple[str, Path]]) -> str:
