@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,10 +28,10 @@ PLUGIN = str(Path(sys.prefix) / "plugin")
 sys.path.append(PLUGIN)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), PLUGIN)))
 
-# Where no bytecode is kept, every process that the tests start compiles torch afresh, which takes seconds. Then it is
-# kept beside the environment, for the workers of this session and for the processes they start.
-spec = find_spec("torch")
-if sys.dont_write_bytecode and not (spec and spec.cached and Path(spec.cached).is_file()):
+# Where no bytecode is kept, each worker would compile all tests and rrbench afresh, and so would every process that
+# the tests start, some of them torch too: seconds each. Then it is kept beside the environment, for all of them and for
+# later sessions.
+if sys.dont_write_bytecode:
     sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(sys.prefix) / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
