@@ -55,6 +55,9 @@ SETTINGS: dict[Any, Any] = {
     "lines.markersize": 4.0,
     "legend.frameon": False,
     "hatch.linewidth": 0.6,
+    # Whatever a user's own settings say: `finish` lays out, and nothing after it.
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
     "text.parse_math": False,  # names may hold any character
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "rrbench",  # equal figures give equal files
@@ -123,7 +126,7 @@ def finish(figure: Figure, text: str) -> None:
     folded = [_fold_labels(panel) for panel in figure.axes]
     if any(folded):
         _lay_out(figure)
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # for "none" matplotlib would draw the figure once more before it writes it
 
 
 def _lay_out(figure: Figure) -> None:
