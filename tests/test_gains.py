@@ -47,6 +47,8 @@ def test_most_of_the_fall_to_the_worst_case_needs_no_knowledge_of_the_rejector()
     shares = {}
     for row in (row for row in rows() if (row.attack, row.eps) == ("gama-fw", "8/255")):
         victim = row.trained_as, row.rejector
+        if victim == ("ccat", "confidence"):
+            continue  # its network did not become robust, and its worst case is not measured
         high, middle, low = (own_gain(each) for each in (usual[victim], row, worst[victim]))
         shares[victim] = 100 * (high - middle) / (high - low)
         line = f" | {high:+.2f} | {middle:+.2f} | {low:+.2f} | {shares[victim]:.0f} % |"
