@@ -47,11 +47,28 @@ class Headed(Sure):
 
 
 @dataclass
+class HeadedByErrors(Headed):
+    """Learns from wrong answers alone."""
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        is_wrong = outputs.logits.argmax(1) != labels
+        return classifier_loss + ((1 + outputs.head[:, 0]).relu() * is_wrong).mean()
+
+
+@dataclass
 class Unheard(Headed):
     """Forgets its head while it trains."""
 
     def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
         return classifier_loss
+
+
+@dataclass
+class UnheardSign(Unheard):
+    """The same, and no gradient tells that it reads its head."""
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.amax(1) + outputs.head[:, 0].detach().sign()
 
 
 @dataclass

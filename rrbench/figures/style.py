@@ -58,6 +58,7 @@ SETTINGS: dict[Any, Any] = {
     # Whatever a user's own settings say: `finish` lays out, and nothing after it.
     "figure.autolayout": False,
     "figure.constrained_layout.use": False,
+    "savefig.bbox": "standard",
     "text.parse_math": False,  # names may hold any character
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "rrbench",  # equal figures give equal files

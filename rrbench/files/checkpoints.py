@@ -1,6 +1,7 @@
 """Checkpoints on disk: safetensors files whose headers say what made them. Reading one never runs code in it."""
 
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,10 @@ def read_trained(path: Path) -> Checkpoint:
 def _read_pt(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a file that is not plain weights
-        raise UseError(f"checkpoint {path} is refused: not plain weights ({first_line(error)})") from None
+    except pickle.UnpicklingError:  # its text is a page about torch.load
+        raise UseError(f"checkpoint {path} is refused: not plain weights; save model.state_dict()") from None
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise UseError(f"checkpoint {path} cannot be read: {first_line(error)}") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):

@@ -34,9 +34,10 @@ def copied_hash(name: str) -> str:
     if spec is None:
         return ""
     places = [Path(place) for place in spec.submodule_search_locations or ()]
-    files = [(path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")]
+    found = [(path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")]
     if spec.origin and not places and spec.origin.endswith(".py"):
-        files = [(f"{name}.py", Path(spec.origin))]
+        found = [(f"{name}.py", Path(spec.origin))]
+    files = [each for each in found if each[1].is_file()]  # an editor's lock is a link to nothing
     return hash_files(files) if files else ""
 
 

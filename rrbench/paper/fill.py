@@ -5,7 +5,8 @@ With several: their mean, with Student's 95 % interval over trainings. The cells
 """
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from rrbench.metrics.intervals import mean_interval, share_interval
@@ -69,25 +70,37 @@ def fill_all(cells: Sequence[PaperCell], rows: Rows, preset: str | None = None) 
     """Measure the cells of a table, all with the same seeds: those that every measured cell has.
 
     Else a mean of two trainings would stand beside one training of another line, and chance would rank them. If no seed
-    is common, each cell counts all of its own.
+    is common, the one that most cells have counts, and a cell without it says which seed it is of.
     """
     found = [(cell, fill(cell, rows, preset)) for cell in cells]
     own = [measured.seeds for _, measured in found if measured.seeds]
-    common = frozenset[int].intersection(*own) if own else frozenset[int]()
-    if not common:
+    if not own:
         return found
+    common = frozenset[int].intersection(*own)
+    if not common:
+        counts = Counter(seed for seeds in own for seed in seeds)
+        common = frozenset({max(sorted(counts), key=lambda seed: counts[seed])})
     shared = rows.of_seeds(common)
-    return [(cell, _shared(cell, shared, preset, measured, common)) for cell, measured in found]
+    return [(cell, _of_seeds(common, cell, measured, shared, preset)) for cell, measured in found]
 
 
-def _shared(cell: PaperCell, rows: Rows, preset: str | None, measured: Filled, common: frozenset[int]) -> Filled:
-    """Measure a cell again if it has more seeds than the table's other cells."""
-    more = sorted(measured.seeds - common)
+def _of_seeds(common: frozenset[int], cell: PaperCell, measured: Filled, rows: Rows, preset: str | None) -> Filled:
+    """Measure a cell again if it has more seeds than the table; say so, and what has others."""
+    more = measured.seeds - common
     if not more:
         return measured
-    found = fill(cell, rows, preset)
-    remark = f"seed {', '.join(map(str, more))} is measured too, but not for every line"
-    return replace(found, note="; ".join(filter(None, [found.note, remark])))
+    if more == measured.seeds:
+        return _noted(measured, f"of {_named(more)}, unlike the table")
+    verb = "is" if len(more) == 1 else "are"
+    return _noted(fill(cell, rows, preset), f"{_named(more)} {verb} measured too, but not for every line")
+
+
+def _named(seeds: Collection[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
+
+
+def _noted(measured: Filled, remark: str) -> Filled:
+    return replace(measured, note="; ".join(filter(None, [measured.note, remark])))
 
 
 def _from_reduced(cell: PaperCell, preset: str, needed: Sequence[Wanted], rows: Rows) -> Filled | None:
@@ -132,7 +145,7 @@ def _from(cell: PaperCell, preset: str, parts: list[list[ResultRow]]) -> Filled:
     if len(each) > 1:
         values = [value for value, _, _ in each]
         value, (low, high) = statistics.fmean(values), mean_interval(values)
-    seeds = frozenset(seed for seed, _ in shared)
+    seeds = frozenset(seed for seed, _ in (*shared, *undefined))
     return Filled(value, low, high, len(each), seeds, preset, "; ".join(notes), superseded=older)
 
 

@@ -276,6 +276,7 @@ def _remarks(
             f"answers {best['clean_accuracy']:.1f} % of clean inputs right, no more than chance: "
             "does its loss use the labels as they are?"
         )
+        return
     if not framework.chooses_epoch:
         return
     if best["robust_accuracy"] <= chance:

@@ -183,7 +183,9 @@ def test_code_in_a_checkpoint_is_refused_and_never_run(
 
 def test_a_whole_pickled_module_is_refused(tmp_path: Path) -> None:
     torch.save(network(), tmp_path / "net.pt")
-    assert "not plain weights" in refusal(lambda: read_checkpoint(tmp_path / "net.pt"))
+    assert "is refused: not plain weights; save model.state_dict()" in refusal(
+        lambda: read_checkpoint(tmp_path / "net.pt")
+    )
 
 
 def test_a_pt_file_that_holds_no_state_dict_is_refused(tmp_path: Path) -> None:

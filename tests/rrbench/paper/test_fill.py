@@ -219,13 +219,25 @@ def test_a_table_counts_the_seeds_that_all_its_measured_cells_have(rows_for: Mak
     missing, one = (None, 0, ""), (50.0, 1, "")
     assert filled(kd=(0,), rr=(0, 1, 2)) == [
         one,
-        (50.0, 1, "seed 1, 2 is measured too, but not for every line"),
+        (50.0, 1, "seeds 1, 2 are measured too, but not for every line"),
         missing,
     ]
     twice = (50.5, 2, "2 trainings")
     more = (50.5, 2, "2 trainings; seed 4 is measured too, but not for every line")
     assert filled(kd=(0, 1), rr=(0, 1, 4), confidence=(0, 1)) == [twice, more, twice]
-    assert filled(kd=(0,), rr=(1, 3)) == [one, (52.0, 2, "2 trainings"), missing]  # no seed is common
+    # No seed is common: that of most cells counts, of as many the first.
+    extra = (50.0, 1, "seed 1 is measured too, but not for every line")
+    assert filled(kd=(0,), rr=(0, 1), confidence=(3,)) == [one, extra, (53.0, 1, "of seed 3, unlike the table")]
+    assert filled(kd=(0,), rr=(1, 3)) == [one, (52.0, 2, "2 trainings; of seeds 1, 3, unlike the table"), missing]
+
+
+def test_a_seed_without_a_value_is_measured_all_the_same(rows_for: Make) -> None:
+    row = row_of(rows_for("table2"))
+    other = dataclasses.replace(row, seed=1, checkpoint_sha256="1", acc_tpr95=60.0)
+    rows = Rows([dataclasses.replace(row, acc_tpr95=None, auc=0.5), dataclasses.replace(other, auc=0.7)])
+    auc = cell("table2", at="pgd-at", rejector="rr", budget="linf:8", metric="auc")
+    found = [(each.value, each.note) for _, each in fill_all([RR, auc], rows)]
+    assert found == [(60.0, "undefined in 1 more"), (pytest.approx(0.6), "2 trainings")]
 
 
 def test_one_training_measured_twice_counts_once_and_the_more_exact_row_counts(rows_for: Make) -> None:

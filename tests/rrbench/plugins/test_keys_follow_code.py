@@ -136,6 +136,7 @@ def test_a_package_that_was_copied_and_not_installed_is_told_by_the_hash_of_its_
         name = f"copied_{number}"  # the hash is kept for the process
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(code, encoding="utf-8")
+        (tmp_path / name / ".#lock.py").symlink_to("nobody@nowhere")  # an editor's
         found.add(version_of(name))
         (tmp_path / f"{name}_alone.py").write_text(code, encoding="utf-8")
         found.add(version_of(f"{name}_alone"))

@@ -26,6 +26,7 @@ from wrong_rejectors import (
     Deaf,
     Forgetful,
     Headed,
+    HeadedByErrors,
     Headless,
     HeadTooWide,
     Leaky,
@@ -36,6 +37,7 @@ from wrong_rejectors import (
     Remembering,
     Sure,
     Unheard,
+    UnheardSign,
 )
 
 
@@ -43,7 +45,7 @@ def scored(kind: type[Rejector]) -> Rejector:
     return made(kind.__name__, kind)
 
 
-@pytest.mark.parametrize("kind", [Sure, Calm, CalmAtTau, Centred, Headed, Deaf])
+@pytest.mark.parametrize("kind", [Sure, Calm, CalmAtTau, Centred, Headed, HeadedByErrors, Deaf])
 def test_a_right_rejector_keeps_them_all(kind: type[Rejector]) -> None:
     assert failures(rejector_checks(scored(kind))) == {}
 
@@ -73,10 +75,13 @@ def test_a_right_rejector_keeps_them_all(kind: type[Rejector]) -> None:
             "settings of after_training change neither head nor loss",
             "width=1 and width=3 have other heads: take width out of after_training",
         ),
-        (
-            Unheard,
-            "the head that its certainty reads is trained",
-            "with standard no gradient reaches it: use outputs.head in training_loss",
+        *(
+            (
+                kind,
+                "the head that its certainty reads is trained",
+                "with standard no gradient reaches it: use outputs.head in training_loss, or name in frameworks those",
+            )
+            for kind in (Unheard, UnheardSign)
         ),
         (Backwards, "its scores are not upside down", "times in 100: higher must mean keep"),
         (Remembering, "its settings and what it fitted are all there is", "when made anew from its settings"),
