@@ -76,7 +76,7 @@ def fill_all(cells: Sequence[PaperCell], rows: Rows, preset: str | None = None) 
     own = [measured.seeds for _, measured in found if measured.seeds]
     if not own:
         return found
-    common = frozenset[int].intersection(*own)
+    common = own[0].intersection(*own)
     if not common:
         counts = Counter(seed for seeds in own for seed in seeds)
         common = frozenset({max(sorted(counts), key=lambda seed: counts[seed])})

@@ -25,8 +25,6 @@ from rrbench.testing.check import Check, expect
 from rrbench.testing.problem import INFO, WIDTH, Plain, build_network, clear, empty, patterns
 from rrbench.training.first_step import LEFT_OUT
 
-TRAIN_IT = "use outputs.head in training_loss, or name in frameworks those whose loss trains it"
-
 
 @dataclass(frozen=True)
 class RejectorCase:
@@ -269,7 +267,8 @@ def _trains_head(given: Rejector) -> None:
         with torch.enable_grad():
             kind()(Victim(network, rejector), batch.copied(), HashedDraws(3)).backward()
         is_reached = any(weight.grad is not None and weight.grad.any() for weight in weights)
-        expect(is_reached or not weights, f"with {name} no gradient reaches it: {TRAIN_IT}")
+        mend = "use outputs.head in training_loss, or name in frameworks those whose loss trains it"
+        expect(is_reached or not weights, f"with {name} no gradient reaches it: {mend}")
 
 
 def _is_after_training(given: Rejector) -> None:
