@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rrbench.errors import FileError, UseError, first_line
+from rrbench.errors import FileError, UseError, first_line, reason
 from rrbench.files.disk import parse_json, replacing, sha256
 from rrbench.files.headers import TRAINING
 from rrbench.files.packing import unpack
@@ -80,7 +80,7 @@ def _read_pt(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError:  # its text is a page about torch.load
         raise UseError(f"checkpoint {path} is refused: not plain weights; save model.state_dict()") from None
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise UseError(f"checkpoint {path} is refused: it cannot be read ({first_line(error)})") from None
+        raise UseError(f"checkpoint {path} is refused: damaged, or no weights ({reason(error)})") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):

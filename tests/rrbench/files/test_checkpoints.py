@@ -194,6 +194,11 @@ def test_a_pt_file_that_holds_no_state_dict_is_refused(tmp_path: Path) -> None:
         assert "no state dict" in refusal(lambda: read_checkpoint(tmp_path / "net.pt"))
 
 
+def test_a_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.pt").write_text("hello")
+    assert "is refused: damaged, or no weights (" in refusal(lambda: read_checkpoint(tmp_path / "net.pt"))
+
+
 def test_an_archive_without_weights_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
         archive.writestr("readme.txt", "no weights here")
