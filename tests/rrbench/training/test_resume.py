@@ -48,6 +48,8 @@ def test_a_training_stopped_anywhere_and_run_again_ends_with_the_same_bits(
 def test_a_training_stopped_after_its_last_epoch_only_writes_its_checkpoints(
     empty: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    found = {"clean_accuracy": 10.0, "robust_accuracy": 0.0}
+    monkeypatch.setattr(train, "accuracies", lambda *given, **more: found)
     undisturbed = trained(empty, "recorded", epochs=2)
     empty.out = tmp_path / "disturbed"
     with monkeypatch.context() as context:
@@ -55,11 +57,10 @@ def test_a_training_stopped_after_its_last_epoch_only_writes_its_checkpoints(
         with pytest.raises(KeyboardInterrupt):
             trained(empty, "recorded", epochs=2)
     steps = len(Recorded.seen)
-    told = [line for line in empty.report.lines if "chance" in line]  # its pictures are hardly learnt in two epochs
     empty.report.lines.clear()
     again = trained(empty, "recorded", epochs=2)
     assert len(Recorded.seen) == steps
-    assert [line for line in empty.report.lines if "chance" in line] == told
+    assert any("no more than chance" in line for line in empty.report.lines), "a resumed run tells it, too"
     assert same(undisturbed[0], again[0])
     assert same(undisturbed[1], again[1])
 
