@@ -21,6 +21,8 @@ NETWORKS = {
     "carl": "carl",
 }
 
+Files = dict[tuple[object, ...], ScoreFiles]  # of the rows of a folder
+
 
 @cache
 def text(file: str) -> str:
@@ -52,7 +54,7 @@ def own_gain(row: ResultRow) -> float:
 
 
 @cache
-def scores() -> dict[tuple[object, ...], ScoreFiles]:
+def scores() -> Files:
     """Return the score files of all rows once; the draws of a row stay with them."""
     return scored_rows(CIFAR10)
 
@@ -82,18 +84,18 @@ def gain(name: str) -> str:
     return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
-def gain_draws(row: ResultRow) -> Any:
+def gain_draws(row: ResultRow, files: Files | None = None) -> Any:
     """Return the gain in each draw of examples."""
-    file = scores()[all_but_note(row)]
+    file = (files or scores())[all_but_note(row)]
     own = file.scores()
     both = (own.correct & own.clean_correct).astype(float)
     never = resampled_share(both, np.ones_like(both), file.metrics.resamples, 0)
     return file.drawn(own, "deploy_joint", file) - 100 * never
 
 
-def gains_apart(one: ResultRow, other: ResultRow) -> str:
+def gains_apart(one: ResultRow, other: ResultRow, files: Files | None = None) -> str:
     """Return one gain less another, with its paired interval."""
-    low, high = np.percentile(gain_draws(one) - gain_draws(other), (2.5, 97.5))
+    low, high = np.percentile(gain_draws(one, files) - gain_draws(other, files), (2.5, 97.5))
     return f"{own_gain(one) - own_gain(other):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

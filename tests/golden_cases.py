@@ -160,7 +160,11 @@ FRAMEWORKS = {
     "standard": [("standard", "confidence"), ("standard", "rr")],
     "pgd-at": [("pgd-at(steps=3)", "confidence"), ("pgd-at(steps=3,step=1/50,eps=1/10)", "rr")],
     "trades": [("trades(steps=3)", "confidence"), ("trades(steps=3,step=1/50,eps=1/10)", "rr")],
-    "ccat": [("ccat(steps=4)", "confidence"), ("ccat(steps=4,eps=1/10)", "rr")],
+    "ccat": [
+        ("ccat(steps=4,scale=1,attack_mode=train)", "confidence"),
+        ("ccat(steps=4,scale=1,attack_mode=train,eps=1/10)", "rr"),
+        ("ccat(steps=4,scale=4,attack_mode=eval)", "confidence"),
+    ],
     "carl": [("carl(steps=3,eps=1/10,penalty_reduction=sum)", "carl")],
     "atro": [("atro", "atro")],
 }

@@ -158,9 +158,9 @@ def test_the_page_of_clusters_has_the_costs_that_its_command_prints(
     parts = re.findall(r"^\| [^*|]+ \| ([\d.]+) billion \| ([\d.]+) \|$", text, re.MULTILINE)
     assert sum(float(each) for each, _ in parts) == pytest.approx(float(shown[0]), abs=0.1)
     assert sum(float(each) for _, each in parts) == pytest.approx(float(shown[1]), abs=0.15)
-    assert eight == "about 3.1 h with 8 workers"
+    assert eight == "about 3.0 h with 8 workers"
     assert all_64 == "about 88 min with 64 workers"
-    assert "With 8 GPUs it takes about 3.1 hours, with 64 about 88 minutes" in text
+    assert "With 8 GPUs it takes about 3.0 hours, with 64 about 88 minutes" in text
 
 
 def test_the_page_of_python_names_every_option_under_its_function() -> None:

@@ -205,7 +205,8 @@ def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> 
             [
                 row
                 for row in rows()
-                if (row.framework, row.rejector, row.attack, row.preset) == (at, rejector, "gama-fw", "paper")
+                if (row.trained_as.partition("+")[0], row.rejector, row.attack, row.preset)
+                == (at, rejector, "gama-fw", "paper")
             ],
         )
         said = f"{row.acc_all:.2f} | {frank_wolfe} | {plain} | {row.deploy_robust:.2f}"

@@ -18,7 +18,8 @@ from rrbench.files.arrays import load_arrays
 from rrbench.files.checkpoints import read_checkpoint
 from rrbench.measuring.evaluation import metrics_of
 from rrbench.measuring.store import Store
-from rrbench.plugins.config import MetricSettings
+from rrbench.planning.plan import Request, make_plan
+from rrbench.plugins.config import MetricSettings, load_preset
 from rrbench.rows.currency import superseded
 from rrbench.rows.record import CellRecord
 from rrbench.rows.row import ResultRow
@@ -133,7 +134,7 @@ def test_the_published_cells_take_little_space_since_nothing_is_stored_twice() -
     files = [path for path in (ROOT / "results").rglob("*") if path.is_file() and ZOO not in path.parents]
     assert sum(path.stat().st_size for path in files) < 120e6
     logits = [load_arrays(path)["logits"] for path in (CIFAR10 / "attacks").iterdir()]
-    assert len(logits) == 218
+    assert len(logits) == 229
     # Most cells are short and keep the logits of their first images, and these may be those of another.
     whole = [found.tobytes() for found in logits if len(found) == 10_000]
     assert len(set(whole)) == len(whole) == 12
@@ -174,6 +175,21 @@ PEERS = {
     "foolbox 3.3.4": "foolbox",
     "the paper authors' loop": "authors' loop",
 }
+
+
+@pytest.mark.parametrize(
+    ("preset", "asked", "trained_as"),
+    [
+        ("paper", "ccat", "ccat"),
+        ("paper", "ccat(attack_mode=train,scale=1)", "ccat(attack_mode=train,scale=1)"),
+        ("official", "ccat", "ccat(attack_mode=train,scale=1)"),
+    ],
+)
+def test_ccat_of_a_preset_is_the_network_that_the_results_name(preset: str, asked: str, trained_as: str) -> None:
+    request = Request(["confidence"], ["clean"], datasets=["cifar10"], network="resnet18", frameworks=[asked])
+    training = make_plan(request, load_preset(preset)).cells[0].training
+    (entry,) = [each for each in zoo.entries(ZOO) if each.trained_as == trained_as]
+    assert training.key == entry.key
 
 
 def bench_on(device: str) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
+from findings_rows import gains_apart, text
 from published import ROOT
 from rrbench.rows.paired import Difference, differences, paired_difference, scored_rows
 from rrbench.rows.row import ResultRow, read_rows
@@ -43,7 +44,8 @@ def known(found: Difference | None) -> Interval:
 
 def lead(seed: int, attack: str, metric: str) -> Interval:
     """Return how far R-Con is ahead of confidence."""
-    pair = row(seed, "rr", attack), row(seed, "confidence", attack)
+    preset = "strong" if attack == "worst-case" else "paper"
+    pair = row(seed, "rr", attack, preset), row(seed, "confidence", attack, preset)
     return known(paired_difference(*pair, metric, scored_rows(FOLDERS[seed])))
 
 
@@ -56,8 +58,9 @@ def gain(seed: int, rejector: str, attack: str, preset: str = "paper") -> Interv
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_two_trainings_agree_which_attack_favours_r_con(seed: int) -> None:
     assert lead(seed, "pgd100x10", "deploy_joint").low > 0
-    assert lead(seed, "gama-fw", "deploy_joint").value < 0
-    assert lead(seed, "clean", "auc").high < 0 < lead(seed, "gama-fw", "auc").low
+    for attack in ("gama-fw", "worst-case"):
+        assert lead(seed, attack, "deploy_joint").value < 0
+        assert lead(seed, "clean", "auc").high < 0 < lead(seed, attack, "auc").low
 
 
 def test_at_tpr95_the_question_is_open() -> None:
@@ -74,15 +77,27 @@ def test_at_tpr95_the_question_is_open() -> None:
 
 
 def test_the_gains_over_never_rejecting_are_those_of_the_rows() -> None:
-    worst, before = gain(1, "rr", "worst-case", "strong"), gain(0, "rr", "worst-case", "strong")
-    said = f"{worst.value:+.2f} [{worst.low:+.2f}, {worst.high:+.2f}] by the joint number at the worst case with seed 1"
-    assert f"{said}, and {before.value:+.2f} with seed 0" in SECTION
-    findings = (ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8")
-    assert f"RR gains {said.partition(' by the')[0]} at the worst case then" in findings
-    assert f"With seed 1 RR gains {worst.value:+.2f};" in (ROOT / "README.md").read_text(encoding="utf-8")
+    (rr, plain), before = (
+        [gain(seed, name, "worst-case", "strong") for name in ("rr", "confidence")] for seed in (1, 0)
+    )
+    shown, shown_plain = (f"{each.value:+.2f} [{each.low:+.2f}, {each.high:+.2f}]" for each in (rr, plain))
+    assert f"it gains {shown} by the joint number with seed 1, and confidence {shown_plain} on its own" in SECTION
+    assert f"With seed 0 these are {before[0].value:+.2f} and {before[1].value:+.2f}." in SECTION
+    assert f"The gain of {rr.value:+.2f} rests on one of them" in SECTION
+    assert f"RR gains {shown} at the worst case then, and confidence {shown_plain} (" in text("results/FINDINGS.md")
     ours, theirs = ([gain(seed, name, "gama-fw").value for seed in (0, 1)] for name in ("rr", "confidence"))
     assert f"R-Con gains {ours[0]:.2f} and {ours[1]:.2f} with seeds 0 and 1, " in SECTION
     assert f"confidence {theirs[0]:.2f} and {theirs[1]:.2f}." in SECTION
+
+
+def test_the_gains_of_r_con_less_those_of_confidence_are_those_of_the_rows() -> None:
+    apart = []
+    for seed in (0, 1):
+        rr, plain = (row(seed, name, "worst-case", "strong") for name in ("rr", "confidence"))
+        apart.append(gains_apart(rr, plain, scored_rows(FOLDERS[seed])))
+    assert f"less confidence's is {apart[0]} with seed 0 and {apart[1]} with seed 1" in SECTION
+    short = apart[1].replace("[", "(").replace(", ", " to ").replace("]", ")")
+    assert f"A second training of both says the same: {short}." in text("README.md")
 
 
 def test_kd_is_lower_still_with_the_second_seed() -> None:
