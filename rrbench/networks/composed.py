@@ -33,9 +33,11 @@ class Composed(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, whatever precision the layers use."""
-        features = self.backbone((images - self.mean) / self.std)
-        logits = self.classifier(features)
-        head = features[:, :0] if self.head is None else self.head(features)
+        features = self.backbone((images - self.mean) / self.std).to(self.classifier.weight.dtype)
+        # In bf16 a logit has 8 bits: an attack that compares two answers would not see what a small step does.
+        with torch.autocast(features.device.type, enabled=False):
+            logits = self.classifier(features)
+            head = features[:, :0] if self.head is None else self.head(features)
         return Outputs(features.float(), logits.float(), head.float())
 
     def twin(self, dtype: torch.dtype) -> "Composed | None":

@@ -1,6 +1,7 @@
 """Networks against hand-written computations, known parameter counts and the sizes the paper reports."""
 
 import io
+from typing import cast
 
 import pytest
 import torch
@@ -99,6 +100,11 @@ def test_outputs_are_float32_when_the_layers_work_in_half_precision() -> None:
     assert {part.dtype for part in outputs} == {torch.float32}
     assert torch.allclose(outputs.logits, network(images).logits, atol=0.05)
     assert not torch.equal(outputs.logits, network(images).logits)
+    # The last layers are not rounded: they give the features their exact answers.
+    composed = cast(Composed, network)
+    assert composed.head is not None
+    assert torch.equal(outputs.logits, composed.classifier(outputs.features))
+    assert torch.equal(outputs.head, composed.head(outputs.features))
 
 
 def test_constants_travel_with_the_checkpoint() -> None:
