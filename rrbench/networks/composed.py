@@ -33,12 +33,18 @@ class Composed(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, whatever precision the layers use."""
-        features = self.backbone((images - self.mean) / self.std).to(self.classifier.weight.dtype)
-        # In bf16 a logit has 8 bits: an attack that compares two answers would not see what a small step does.
-        with torch.autocast(features.device.type, enabled=False):
-            logits = self.classifier(features)
-            head = features[:, :0] if self.head is None else self.head(features)
+        features = self.backbone((images - self.mean) / self.std)
+        if _has_autocast(features.device.type):
+            # Not in bf16: a logit would have 8 bits, and an attack that compares two answers would not see a small step.
+            features = features.to(next(self.classifier.parameters(), features).dtype)
+            with torch.autocast(features.device.type, enabled=False):
+                logits, head = self._answers(features)
+        else:
+            logits, head = self._answers(features)
         return Outputs(features.float(), logits.float(), head.float())
+
+    def _answers(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.classifier(features), features[:, :0] if self.head is None else self.head(features)
 
     def twin(self, dtype: torch.dtype) -> "Composed | None":
         """Return a network on the same weights for gradients of images; None if the backbone has no twin.
@@ -74,6 +80,10 @@ class Composed(nn.Module):
         replay = getattr(self.backbone, "replay", None)
         if replay is not None:
             replay()
+
+
+def _has_autocast(kind: str) -> bool:
+    return torch.amp.autocast_mode.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 class _Lesson(nn.Module):

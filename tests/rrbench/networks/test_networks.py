@@ -107,6 +107,11 @@ def test_outputs_are_float32_when_the_layers_work_in_half_precision() -> None:
     assert torch.equal(outputs.head, composed.head(outputs.features))
 
 
+def test_shapes_can_be_asked_without_numbers() -> None:
+    network = SmallCnn(width=2).build(DIGITS, WithHead()).to("meta")
+    assert network(torch.rand(4, 1, 8, 8, device="meta")).logits.shape == (4, 10)
+
+
 def test_constants_travel_with_the_checkpoint() -> None:
     state = SmallCnn(width=2).build(CIFAR10, NoHead()).state_dict()
     assert state["mean"].flatten().tolist() == pytest.approx(CIFAR10.mean)
