@@ -35,7 +35,7 @@ class Composed(nn.Module):
         """Return float32 outputs, whatever precision the layers use."""
         features = self.backbone((images - self.mean) / self.std)
         if _has_autocast(features.device.type):
-            # Not in bf16: a logit would have 8 bits, and an attack that compares two answers would not see a small step.
+            # Not in bf16: with logits of 8 bits an attack that compares two answers would not see a small step.
             features = features.to(next(self.classifier.parameters(), features).dtype)
             with torch.autocast(features.device.type, enabled=False):
                 logits, head = self._answers(features)
