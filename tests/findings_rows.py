@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from published import CIFAR10, ROOT, rows, victims_at
+from published import ROOT, Files, rows, scores, victims_at
 from rrbench.metrics.resampling import resampled_share
-from rrbench.rows.paired import Difference, ScoreFiles, all_but_note, differences, paired_difference, scored_rows
+from rrbench.rows.paired import Difference, all_but_note, differences, paired_difference
 from rrbench.rows.row import ResultRow
 
 NAMES = {"RR": "rr", "EBD": "ebd", "SNet": "snet"}  # others are called as in the rows, but for capitals
@@ -20,8 +20,6 @@ NETWORKS = {
     "atro": "atro",
     "carl": "carl",
 }
-
-Files = dict[tuple[object, ...], ScoreFiles]  # of the rows of a folder
 
 
 @cache
@@ -51,12 +49,6 @@ def own_gain(row: ResultRow) -> float:
     assert row.deploy_joint is not None
     assert row.acc_all is not None
     return row.deploy_joint - row.acc_all
-
-
-@cache
-def scores() -> Files:
-    """Return the score files of all rows once; the draws of a row stay with them."""
-    return scored_rows(CIFAR10)
 
 
 @cache

@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+from rrbench.rows.paired import ScoreFiles, scored_rows
 from rrbench.rows.record import CellRecord, read_cells
 from rrbench.rows.row import ResultRow, read_rows
 
@@ -15,9 +16,18 @@ PRINTED = {
 }  # fmt: skip
 
 
+Files = dict[tuple[object, ...], ScoreFiles]  # of the rows of a folder
+
+
 @cache
 def rows(folder: str = "cifar10") -> tuple[ResultRow, ...]:
     return tuple(read_rows(ROOT / "results" / folder / "rows.csv"))
+
+
+@cache
+def scores(folder: str = "cifar10") -> Files:
+    """Return the score files of all rows of a folder once; the draws of a row stay with them."""
+    return scored_rows(ROOT / "results" / folder)
 
 
 @cache

@@ -11,14 +11,13 @@ from findings_rows import (
     joint,
     less,
     own_gain,
-    scores,
     shown,
     text,
     under,
     under_pgd100x10,
     victim,
 )
-from published import CIFAR10, rows, victims_at, worst_line
+from published import CIFAR10, rows, scores, victims_at, worst_line
 from rrbench.figures.risk_coverage import at_its_boldest
 from rrbench.figures.scored import read_scored
 from rrbench.metrics.deployment import joint_where_kept

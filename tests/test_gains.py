@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from findings_rows import at, findings, gain, gain_of, joint, own_gain, scores, text
-from published import ROOT, rows, victims_at
+from findings_rows import at, findings, gain, gain_of, joint, own_gain, text
+from published import rows, scores, victims_at
 from rrbench.metrics.deployment import CleanScores, accepted_by, joint_where_kept
-from rrbench.rows.paired import all_but_note, scored_rows
+from rrbench.rows.paired import all_but_note
 from rrbench.rows.scores import Scores
 
 
 def test_cpr_is_ahead_of_margin_on_the_same_images() -> None:
     (cpr,) = [row for row in rows("cifar10-looks") if (row.rejector, row.attack) == ("cpr", "worst-case")]
-    looks = scored_rows(ROOT / "results" / "cifar10-looks")[all_but_note(cpr)].scores()
+    looks = scores("cifar10-looks")[all_but_note(cpr)].scores()
     margin = scores()[all_but_note(at("margin"))].scores()
     assert looks.ids.tolist() == margin.ids[:1000].tolist()
     is_joint = [_is_joint(found)[:1000].astype(float) for found in (looks, margin)]

@@ -1,18 +1,15 @@
 """The paired differences that results/README.md prints are those of the published rows and scores."""
 
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 
+from published import ROOT, rows, scores
 from rrbench.metrics.columns import LABELS
-from rrbench.rows.paired import Difference, differences, paired_difference, scored_rows
-from rrbench.rows.row import ResultRow, read_rows
+from rrbench.rows.paired import Difference, differences, paired_difference
+from rrbench.rows.row import ResultRow
 
-ROOT = Path(__file__).resolve().parent.parent
-CIFAR10 = ROOT / "results" / "cifar10"
-FOLDERS = (CIFAR10, ROOT / "results" / "cifar10-seeds")  # by seed
+FOLDERS = ("cifar10", "cifar10-seeds")  # by seed
 WORST = "Every rejector against its own strongest attack"  # a section
 INPUTS = {
     "clean": ("clean", "", ""),
@@ -59,15 +56,10 @@ def printed() -> list[tuple[str, str, str, str]]:
     return found
 
 
-@cache
-def rows(seed: int = 0) -> tuple[ResultRow, ...]:
-    return tuple(read_rows(FOLDERS[seed] / "rows.csv"))
-
-
 def row(victim: tuple[str, str], inputs: str, seed: int = 0) -> ResultRow:
     (found,) = [
         each
-        for each in rows(seed)
+        for each in rows(FOLDERS[seed])
         if (each.trained_as, each.rejector, each.attack, each.norm, each.eps) == (*victim, *INPUTS[inputs])
         and each.preset == ("strong" if each.attack == "worst-case" else "paper")
     ]
@@ -121,10 +113,10 @@ def test_an_interval_of_each_table_is_that_of_the_scores(position: int) -> None:
 
 def compared(one: ResultRow, other: ResultRow | None, metric: str) -> Difference:
     if other is not None:
-        found = paired_difference(one, other, metric, scored_rows(FOLDERS[one.seed]))
+        found = paired_difference(one, other, metric, scores(FOLDERS[one.seed]))
         assert found is not None
         return found
-    (gain,) = differences([one], rows(), "never-reject", metric, scored_rows(CIFAR10)) or ()  # type: ignore[misc]
+    (gain,) = differences([one], rows(), "never-reject", metric, scores()) or ()  # type: ignore[misc]
     return gain
 
 

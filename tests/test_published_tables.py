@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
-from published import CIFAR10, PRINTED, ROOT, rows
+from published import CIFAR10, PRINTED, ROOT, rows, scores
 from rrbench import zoo
 from rrbench.paper.cells import cells_of
 from rrbench.paper.judge import Verdict, summary
 from rrbench.paper.tabulate import PaperTables, Selection, paper_tables
-from rrbench.rows.paired import paired_difference, scored_rows
+from rrbench.rows.paired import paired_difference
 
 COLUMNS = (
     ("clean", "", ""),
@@ -240,7 +240,7 @@ def _rr_less_ebd() -> str:
         for row in rows("cifar100")
         if (row.attack, row.norm, row.eps, row.preset) == ("pgd10", "linf", "8/255", "paper")
     }
-    paired = paired_difference(found["rr"], found["ebd"], "acc_tpr95", scored_rows(ROOT / "results" / "cifar100"))
+    paired = paired_difference(found["rr"], found["ebd"], "acc_tpr95", scores("cifar100"))
     assert paired is not None
     assert (paired.low or 0) < 0 < (paired.high or 0)
     return f"{paired.value:+.2f} [{paired.low:+.2f}, {paired.high:+.2f}]"

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from findings_rows import gains_apart, text
-from published import ROOT
-from rrbench.rows.paired import Difference, differences, paired_difference, scored_rows
-from rrbench.rows.row import ResultRow, read_rows
+from published import ROOT, rows, scores
+from rrbench.rows.paired import Difference, differences, paired_difference
+from rrbench.rows.row import ResultRow
 
-FOLDERS = (ROOT / "results" / "cifar10", ROOT / "results" / "cifar10-seeds")  # by seed
+FOLDERS = ("cifar10", "cifar10-seeds")  # by seed
 PAGE = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 SECTION = " ".join(PAGE.partition("### A second seed")[2].partition("\n### ")[0].split())
 ATTACKS = ("clean", "pgd10", "pgd100x10", "gama-fw")
@@ -21,7 +21,7 @@ def row(seed: int, rejector: str, attack: str, preset: str = "paper") -> ResultR
     trained_as = "pgd-at+rr" if rejector == "rr" else "pgd-at"
     (found,) = [
         each
-        for each in read_rows(FOLDERS[seed])
+        for each in rows(FOLDERS[seed])
         if (each.trained_as, each.rejector, each.attack, each.preset) == (trained_as, rejector, attack, preset)
         and each.eps in ("", "8/255")
         and each.norm != "l2"
@@ -47,12 +47,12 @@ def lead(seed: int, attack: str, metric: str) -> Interval:
     """Return how far R-Con is ahead of confidence."""
     preset = "strong" if attack == "worst-case" else "paper"
     pair = row(seed, "rr", attack, preset), row(seed, "confidence", attack, preset)
-    return known(paired_difference(*pair, metric, scored_rows(FOLDERS[seed])))
+    return known(paired_difference(*pair, metric, scores(FOLDERS[seed])))
 
 
 def gain(seed: int, rejector: str, attack: str, preset: str = "paper") -> Interval:
-    here, rows = row(seed, rejector, attack, preset), read_rows(FOLDERS[seed])
-    (found,) = differences([here], rows, "never-reject", "deploy_joint", scored_rows(FOLDERS[seed])) or ()  # type: ignore[misc]
+    here = row(seed, rejector, attack, preset)
+    (found,) = differences([here], rows(FOLDERS[seed]), "never-reject", "deploy_joint", scores(FOLDERS[seed])) or ()  # type: ignore[misc]
     return known(found)
 
 
@@ -95,7 +95,7 @@ def test_the_gains_of_r_con_less_those_of_confidence_are_those_of_the_rows() -> 
     apart = []
     for seed in (0, 1):
         rr, plain = (row(seed, name, "worst-case", "strong") for name in ("rr", "confidence"))
-        apart.append(gains_apart(rr, plain, scored_rows(FOLDERS[seed])))
+        apart.append(gains_apart(rr, plain, scores(FOLDERS[seed])))
     assert f"less confidence's is {apart[0]} with seed 0 and {apart[1]} with seed 1" in SECTION
     value, low, high = (-float(part) for part in re.findall(r"[-+][\d.]+", apart[1]))
     joint = -lead(1, "worst-case", "deploy_joint").value
