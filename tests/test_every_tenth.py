@@ -15,9 +15,8 @@ from tenth import EBD, RR, SHOWN, TENTH, Victim, findings, flat, scores, text, t
 
 CIFAR100 = ROOT / "results" / "cifar100"
 MULTI_TARGET, PGD_1000 = "multi-target", "pgd1000x10(until=repeat)"
-CCAT = {
-    ("ccat", "confidence"): "CCAT, confidence"
-}  # hardly robust: what is said of the other networks is not said of it
+# Hardly robust: what is said of the other networks is not said of it.
+CCAT = {("ccat", "confidence"): "CCAT, confidence"}
 OWN_FAR = {"CARL, margin", "ATRO, margin", *CCAT.values()}  # far from the paper's lines everywhere
 # Attack in rows, and in the paper's cells; as it is shown; data set.
 SHOWN_ATTACKS = (
