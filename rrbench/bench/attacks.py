@@ -85,7 +85,7 @@ class Arena:
         built = build(Attack, choose("attack", attack, self.config, ""))
         counted = Instrumented(self.measured.attackable(precision), precision, exact=self.measured.network, watch=True)
         victim, draws = Victim(counted, self.rejector), HashedDraws(0)
-        size = min(batch_size(self.measured.device), batch.size)
+        size = min(batch_size(self.measured.device, batch.images.shape[1:]), batch.size)
         with frozen(counted), tf32(short_back or precision == "tf32"):
             return self._run(batch, size, lambda part: built(victim, part, self.budget, draws).images, is_warmed)
 

@@ -18,7 +18,8 @@ from rrbench.protocols import Network, Outputs
 LARGEST = 5000  # inputs: a GPU is no faster with more
 ROOM = 16 * 2**20  # bytes that one attacked input may need, for WRN-34-10
 USUAL = 3 * 32 * 32  # values of such an input
-ON_CPU = 512  # inputs of the usual size
+ON_CPU = 512  # small inputs, or as many values as so many inputs of the usual size
+USUAL_ON_CPU = 64  # with more, each layer waits for new memory: a ResNet-18 then has half as many gradients a second
 
 
 def batch_size(device: torch.device, shape: Sequence[int] = ()) -> int:
@@ -27,12 +28,12 @@ def batch_size(device: torch.device, shape: Sequence[int] = ()) -> int:
     A larger image needs more room in proportion to its pixels. On a CPU images of the usual size are not counted: there
     is room for them.
     """
-    times = max(1.0, math.prod(shape) / USUAL)
+    times = math.prod(shape) / USUAL
     if device.type == "cuda":
-        return max(min(LARGEST, int(free_memory(device) // (ROOM * times))), 1)
-    if times == 1:
-        return ON_CPU
-    return max(int(min(ON_CPU / times, free_on_cpu() / (ROOM * times))), 1)
+        return max(min(LARGEST, int(free_memory(device) // (ROOM * max(times, 1.0)))), 1)
+    if times <= 1:
+        return min(ON_CPU, int(USUAL_ON_CPU / times))
+    return max(int(min(USUAL_ON_CPU, ON_CPU / times, free_on_cpu() / (ROOM * times))), 1)
 
 
 def free_on_cpu() -> float:

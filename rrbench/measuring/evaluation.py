@@ -194,7 +194,8 @@ def run_attack(
     for candidate in (images, boldest):
         if candidate is not None:
             check_budget(candidate, test.images, budget)
-    outputs = measured.judge(images)
+    # If no image moved, as on clean inputs, the answers are known: a CPU would take minutes to give them again.
+    outputs = measured.outputs("test") if torch.equal(images, test.images) else measured.judge(images)
     seen = [taken]
     if attack.needs_budget and budget.radius and not attack.is_mixture:
         is_right = outputs.logits.argmax(1) == test.labels

@@ -139,7 +139,9 @@ def test_a_network_is_trained_on_one_s_own_images(dataset: str, command: Callabl
 def test_large_images_go_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(batching, "free_on_cpu", lambda: 64 * 2.0**30)
-    assert batch_size(cpu, (3, 32, 32)) == batch_size(cpu, (1, 8, 8)) == 512
+    assert batch_size(cpu, (1, 8, 8)) == 512
+    assert batch_size(cpu, (1, 28, 28)) == 250  # 64 x 3072 values
+    assert batch_size(cpu, (3, 32, 32)) == batch_size(cpu, (3, 64, 64)) == 64
     assert batch_size(cpu, (3, 224, 224)) == 10  # 512 / 49
     monkeypatch.setattr(batching, "free_on_cpu", lambda: 2.0 * 2**30)
     assert batch_size(cpu, (3, 224, 224)) == 2  # of 49 x 16 MiB each

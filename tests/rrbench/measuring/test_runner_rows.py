@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from finished_run import verify
 from made_up_plugins import by_attack, measured
@@ -18,9 +18,10 @@ from rrbench.compute.instrumented import Instrumented
 from rrbench.datasets.check import fingerprint
 from rrbench.datasets.digits import Digits
 from rrbench.files.checkpoints import load_weights, read_checkpoint
+from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.plugins.registry import build
-from rrbench.protocols import Batch, Rejector
+from rrbench.protocols import Batch, Outputs, Rejector
 from rrbench.rows.row import COLUMNS
 from rrbench.rows.scores import read_scores
 from rrbench.training import train
@@ -57,6 +58,26 @@ def test_final_images_are_judged_again_in_float32(bench: Any) -> None:
     np.testing.assert_allclose(scores.logits, exact, rtol=1e-4, atol=1e-5)
     assert row.acc_all == pytest.approx(100 * float((exact.argmax(1) == batch.labels).double().mean()))
     np.testing.assert_allclose(scores.certainty, exact.double().softmax(1).amax(1), rtol=1e-4)
+
+
+def test_clean_answers_are_asked_for_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Tensor] = []
+    judge = MeasuredNetwork.judge
+
+    def counted(self: MeasuredNetwork, images: Tensor) -> Outputs:
+        asked.append(images)
+        return judge(self, images)
+
+    monkeypatch.setattr(MeasuredNetwork, "judge", counted)
+    clean, attacked = bench.measure("confidence", "clean,pgd1")
+    network, batch = only_network(bench)
+    assert clean.acc_all == pytest.approx(
+        100 * float((network(batch.images).logits.argmax(1) == batch.labels).double().mean())
+    )
+    measured = [images for images in asked if images.shape == batch.images.shape]
+    assert sum(bool(torch.equal(images, batch.images)) for images in measured) == 1
+    assert len(measured) == 3, "the clean images, and of PGD the last ones and the wrong ones that it is surest of"
+    assert attacked.acc_all < clean.acc_all
 
 
 def test_weights_trained_in_another_precision_are_not_used_in_this_one(bench: Any) -> None:
