@@ -4,6 +4,8 @@ from functools import cache
 from statistics import fmean
 
 import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
 
 from findings_rows import (
     findings,
@@ -117,3 +119,36 @@ def test_pooling_the_severities_explains_fog_and_moves_nothing_else() -> None:
     assert all(abs(pooled[key] - paper[key]) < 1 for key in fog)
     for name, values in (("mean over severities", means), ("pooled", pooled), ("the paper", paper)):
         assert f"| {name} | {' | '.join(f'{values[key]:.2f}' for key in fog)} |" in text("results/README.md")
+
+
+def test_densities_that_underflow_explain_kd_with_a_narrow_kernel_and_no_other_width() -> None:
+    found, unmoved = {}, []
+    for folder in ("cifar100", "cifar10"):
+        for record, _ in cells_in(ROOT / "results" / folder):
+            row = record.row
+            if row.rejector.startswith("kd") and (row.attack, row.eps) in (("clean", ""), ("pgd10", "8/255")):
+                scores = read_scores(ROOT / "results" / folder, record.files)
+                density = np.exp(scores.certainty.astype(np.float64)).astype(np.float32)
+                tied = roc_auc_score(scores.correct, density)
+                assert roc_auc_score(scores.correct, scores.certainty) == pytest.approx(row.auc, abs=1e-6)
+                if row.rejector == "kd(g=10)":
+                    found[row.attack] = row.auc, tied, np.mean(density == 0)
+                else:
+                    unmoved.append(abs(tied - row.auc) < 0.001)
+    assert len(unmoved) >= 14
+    assert all(unmoved)
+    published = [cell.value for cell in cells_of("table10") if cell.rejector == "kd(sigma=10)"]
+    (clean, tied, zeros), (attacked, tied_attacked, _) = found["clean"], found["pgd10"]
+    for said in (
+        f"| with the logarithm, ours | {clean:.3f} | {attacked:.3f} |",
+        f"| as densities in float32 | {tied:.3f} | {tied_attacked:.3f} |",
+        f"| the paper | {' | '.join(published)} |",
+        f"in float32 {100 * zeros:.0f} % of the inputs get 0",
+    ):
+        assert said in text("results/README.md"), said
+    for said in (
+        f"gives {100 * zeros:.0f} % of the inputs a density of 0",
+        f"an AUC of {tied:.3f} on clean inputs and {tied_attacked:.3f} under PGD-10",
+        f"the paper says {' and '.join(published)} and the logarithm gives {clean:.3f} and {attacked:.3f};",
+    ):
+        assert said in text("rrbench/paper/footnotes.toml"), said
