@@ -25,14 +25,17 @@ class Carl(Rejector):
     paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
     scores = "log-odds of not abstaining"
 
-    sign: Literal["-q_abs", "+q_abs"] = "-q_abs"  # +q_abs: as released with RR, where abstaining counts as certain
+    # +q_abs: as released with RR, where abstaining counts as certain; +logit: the abstain logit alone, the same way
+    sign: Literal["-q_abs", "+q_abs", "+logit"] = "-q_abs"
 
     def build_head(self, width: int, classes: int) -> nn.Module:
         """Build the head whose output is the abstain logit."""
         return rejection_head(width)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return log((1 - q_abs) / q_abs): the order of 1 - q_abs, but without ties at 0 and 1."""
+        """Return log((1 - q_abs) / q_abs): the order of 1 - q_abs, but without ties at 0 and 1. Or as `sign` says."""
+        if self.sign == "+logit":
+            return outputs.head[:, 0].double()
         log_odds = outputs.logits.double().logsumexp(1) - outputs.head[:, 0].double()
         return log_odds if self.sign == "-q_abs" else -log_odds
 

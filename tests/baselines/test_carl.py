@@ -63,6 +63,12 @@ def test_certainty_falls_with_the_abstain_logit_unless_the_sign_is_turned() -> N
     assert torch.equal(Carl(sign="+q_abs").certainty(outputs), -Carl().certainty(outputs))
 
 
+def test_the_abstain_logit_alone_does_not_depend_on_the_other_logits() -> None:
+    outputs = outputs_of([[1.0, 2.0], [5.0, 9.0], [9.0, 9.0]], [2.0, 1.0, 3.0])
+    assert Carl(sign="+logit").certainty(outputs).tolist() == [2, 1, 3]
+    assert Carl(sign="+q_abs").certainty(outputs).argsort().tolist() == [1, 2, 0]
+
+
 def test_saturated_abstain_probabilities_do_not_tie_and_equal_ones_do() -> None:
     outputs = outputs_of([[1.0, 2.0]] * 6, [-200.0, -199.0, 199.0, 200.0, 200.0, 200.0])
     certainty = Carl().certainty(outputs)
@@ -70,8 +76,9 @@ def test_saturated_abstain_probabilities_do_not_tie_and_equal_ones_do() -> None:
     assert len(certainty.unique()) == 4
 
 
-def test_both_signs_share_one_checkpoint() -> None:
-    assert training_key(Carl(), "carl") == training_key(Carl(sign="+q_abs"), "carl") == "carl"
+@pytest.mark.parametrize("sign", ["-q_abs", "+q_abs", "+logit"])
+def test_all_signs_share_one_checkpoint(sign: Literal["-q_abs", "+q_abs", "+logit"]) -> None:
+    assert training_key(Carl(sign=sign), "carl") == "carl"
 
 
 def test_the_slope_of_a_linear_network_is_the_difference_of_two_rows() -> None:
