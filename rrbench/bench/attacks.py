@@ -26,7 +26,7 @@ from rrbench.plugins.registry import build, choose
 from rrbench.protocols import Attack, Batch, Budget, Rejector, Victim
 
 STEPS = 20
-SMALL, LARGE = 128, 1000  # batches of the others: the authors' own size, and one that suits a GPU
+SMALL, LARGE = 128, 1000  # batches of the others: the authors' own size, and on a GPU one that suits it
 PACKAGE_BATCH = PACKAGE_IMAGES = 500  # of AutoAttack's package
 PEERS = {"foolbox": "foolbox", "torchattacks": "torchattacks", "autoattack": "pyautoattack"}  # {peer: its package}
 
@@ -96,6 +96,12 @@ class Arena:
         size = min(size, batch.size)
         return self._run(batch, size, lambda part: loop(logits, part.images, part.labels), is_warmed)
 
+    @property
+    def large(self) -> int:
+        """The others' second batch: on a CPU as many as rrbench takes, so that the batch alone makes none faster."""
+        device = self.measured.device
+        return LARGE if device.type == "cuda" else batch_size(device, self.measured.test().images.shape[1:])
+
     def _run(self, batch: Batch, size: int, work: Callable[[Batch], Tensor], is_warmed: bool) -> Run:
         def all_of_it() -> Tensor:
             return torch.cat([work(batch.at(slice(start, start + size))) for start in range(0, batch.size, size)])
@@ -139,19 +145,19 @@ def pgd(arena: Arena, peers: frozenset[str]) -> Iterator[Measurement | str]:
     plain = _script(eps, step, is_frozen=True)
     loops: list[tuple[str, Loop, int]] = [
         ("authors' loop", _script(eps, step, is_frozen=False), SMALL),
-        ("plain loop", plain, LARGE),
+        ("plain loop", plain, arena.large),
     ]
     if "foolbox" in peers:
-        loops += [("foolbox", _foolbox(eps, step), size) for size in (SMALL, LARGE)]
+        loops += [("foolbox", _foolbox(eps, step), size) for size in (SMALL, arena.large)]
     if "torchattacks" in peers:
-        loops += [("torchattacks", _torchattacks(eps, step), size) for size in (SMALL, LARGE)]
+        loops += [("torchattacks", _torchattacks(eps, step), size) for size in (SMALL, arena.large)]
     usual = usual_precision(arena.measured.device)
     for name, loop, size in loops:
         yield arena.line(what, name, usual, test, arena.theirs(loop, test, size), STEPS)
     if usual != "fp32":
         # Tells whether ours in float32 is slow by its own fault, such as its memory format.
         with tf32(False):
-            run = arena.theirs(plain, test, LARGE)
+            run = arena.theirs(plain, test, arena.large)
         yield arena.line(what, "plain loop in fp32", "fp32", test, run, STEPS)
     if exact is not None:
         yield _agreement(arena, test, ours, exact)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from rrbench.ascent import norms, wide
-from rrbench.bench.attacks import LARGE, Arena, Run, foolbox_model, usual_precision
+from rrbench.bench.attacks import Arena, Run, foolbox_model, usual_precision
 from rrbench.bench.measurement import OURS, Measurement
 from rrbench.compute.devices import Precision, tf32
 from rrbench.protocols import Batch, Budget
@@ -106,7 +106,7 @@ def _foolbox(arena: Arena, part: Batch, *, is_exact: bool) -> Run:
             is_black = moved.flatten(1).amax(1) == 0
             return images.where(wide(is_black, images), moved)
 
-        return arena.theirs(move, part, LARGE, is_warmed=False)
+        return arena.theirs(move, part, arena.large, is_warmed=False)
 
     run(2, 1)
     return run(STEPS, SEARCHES)

@@ -18,11 +18,11 @@ from rrbench.protocols import Network, Outputs
 LARGEST = 5000  # inputs: a GPU is no faster with more
 ROOM = 16 * 2**20  # bytes that one attacked input may need, for WRN-34-10
 USUAL = 3 * 32 * 32  # values of such an input
-ON_CPU = 512  # small inputs, or as many values as so many inputs of the usual size
-USUAL_ON_CPU = 64  # with more, each layer waits for new memory: a ResNet-18 then has half as many gradients a second
+USUAL_ON_CPU = 64  # inputs of CIFAR's size: with more, a ResNet-18 waits for new memory, twice as long for a gradient
+ON_CPU = 512  # inputs at most; of those larger than CIFAR's, no more values than 512 of these have (not timed)
 
 
-def batch_size(device: torch.device, shape: Sequence[int] = ()) -> int:
+def batch_size(device: torch.device, shape: Sequence[int]) -> int:
     """Choose how many inputs of a shape a device works on at once; this depends on its free memory.
 
     A larger image needs more room in proportion to its pixels. On a CPU images of the usual size are not counted: there

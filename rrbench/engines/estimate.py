@@ -40,7 +40,7 @@ class Rates(NamedTuple):
         return attack_gradients(cell) * (1 + looks) / (self.exact if is_exact else self.attack)
 
 
-# Measured by `rrbench bench` on two aarch64 cores (cpu) and on one H200 (cuda).
+# Measured by `rrbench bench` on two aarch64 cores (cpu, large networks with batches of 512) and on one H200 (cuda).
 RATES = {
     ("small-cnn", "cpu"): Rates(12_800, 5_300, 12_800),
     ("resnet18", "cpu"): Rates(25, 25, 25),

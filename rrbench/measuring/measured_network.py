@@ -115,7 +115,7 @@ class MeasuredNetwork:
             # As many as are attacked at once: more large images may need more memory than there is.
             few = slice(batch_size(self.device, test.images.shape[1:]))
             with frozen(self.network), kept(self.network, changes_itself), tf32(False):
-                found = probes.of_network(self.network, test.at(few), outputs.at(few))
+                found = probes.of_network(self.network, test.at(few), outputs)
             self._doubts[about] = found + probes.of_data(test, self.apart())
         return self._doubts[about]
 

@@ -202,3 +202,12 @@ def test_the_command_compares_on_200_images_or_as_many_as_are_asked_for(
     assert [float(row["ratio"]) for row in read] == pytest.approx(
         [1.0, float(read[1]["seconds"]) / float(read[0]["seconds"])], rel=0.05
     )
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", 64), ("cuda", 1000)])
+def test_on_a_cpu_the_others_get_the_batch_that_rrbench_takes(device: str, expected: int) -> None:
+    test = Batch(torch.zeros(1, 3, 32, 32), torch.tensor([0]), torch.tensor([0]))
+    measured = MeasuredNetwork(Line().eval(), lambda split: test, torch.device(device), "fp32")
+    budget = Budget("linf", Fraction(1, 10))
+    arena = Arena(measured, Never(), budget, Fraction(1, 100), load_preset("official"), None, 1.0)
+    assert arena.large == expected

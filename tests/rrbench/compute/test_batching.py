@@ -189,5 +189,4 @@ def test_a_gpus_batch_follows_its_free_memory(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free // 2, 0))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: free // 2 + 7)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 7)
-    assert batch_size(torch.device("cuda")) == expected
-    assert batch_size(torch.device("cpu")) == 512
+    assert batch_size(torch.device("cuda"), (3, 32, 32)) == expected
