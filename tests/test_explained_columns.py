@@ -37,8 +37,10 @@ def test_pgd10_on_trades_and_carl_is_as_results_readme_says() -> None:
     published = [cell.value for cell in cells_of("table2") if (cell.at, cell.metric) == ("carl", "acc_tpr95")]
     above = (carl[2].acc_tpr95 or 0) - float(published[2])
     longest = on_all("carl", "linf", "16/255", "pgd100x10")
-    (alone,) = (row for row in rows() if row.rejector == "carl(sign=+logit)")
+    (alone,) = (row for row in rows() if (row.rejector, row.attack) == ("carl(sign=+logit)", "clean"))
     clean_auc = next(cell.value for cell in cells_of("table2") if (cell.at, cell.metric) == ("carl", "auc"))
+    assert abs((alone.acc_tpr95 or 0) - float(published[0])) < 2
+    assert abs((alone.auc or 0) - float(clean_auc)) < 0.05
     for said in (
         *(
             "On TRADES PGD-10 leaves confidence {} and RR {}, PGD-100x10 {} and {}, where".format(*each)
@@ -142,15 +144,17 @@ def test_densities_that_underflow_explain_kd_with_a_narrow_kernel_and_no_other_w
     assert all(unmoved)
     published = [cell.value for cell in cells_of("table10") if cell.rejector == "kd(sigma=10)"]
     (clean, tied, zeros), (attacked, tied_attacked, _) = found["clean"], found["pgd10"]
+    assert abs(tied - float(published[0])) < 0.005
+    assert abs(tied_attacked - float(published[1])) < 0.005
     for said in (
         f"| with the logarithm, ours | {clean:.3f} | {attacked:.3f} |",
         f"| as densities in float32 | {tied:.3f} | {tied_attacked:.3f} |",
         f"| the paper | {' | '.join(published)} |",
-        f"in float32 {100 * zeros:.0f} % of the inputs get 0",
+        f"in float32 {100 * zeros:.0f} % of the clean inputs get 0",
     ):
         assert said in text("results/README.md"), said
     for said in (
-        f"gives {100 * zeros:.0f} % of the inputs a density of 0",
+        f"in float32 {100 * zeros:.0f} % of the clean inputs then get the density 0",
         f"an AUC of {tied:.3f} on clean inputs and {tied_attacked:.3f} under PGD-10",
         f"the paper says {' and '.join(published)} and the logarithm gives {clean:.3f} and {attacked:.3f};",
     ):

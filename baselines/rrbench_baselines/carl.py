@@ -18,14 +18,14 @@ from rrbench_baselines.head import rejection_head
 
 @dataclass
 class Carl(Rejector):
-    """Certainty falls with q_abs, the probability of an abstain class that is added to the K classes."""
+    """By default certainty falls with q_abs, the probability of an abstain class that is added to the K classes."""
 
     frameworks = ("carl",)
     after_training = frozenset({"sign"})
     paper = "Laidlaw & Feizi 2019, arXiv 1911.11253"
     scores = "log-odds of not abstaining"
 
-    # +q_abs: as released with RR, where abstaining counts as certain; +logit: the abstain logit alone, the same way
+    # +q_abs: as released with RR, where abstaining counts as certain. +logit: the abstain logit, tried for Table 2.
     sign: Literal["-q_abs", "+q_abs", "+logit"] = "-q_abs"
 
     def build_head(self, width: int, classes: int) -> nn.Module:
@@ -33,7 +33,10 @@ class Carl(Rejector):
         return rejection_head(width)
 
     def certainty(self, outputs: Outputs) -> Tensor:
-        """Return log((1 - q_abs) / q_abs): the order of 1 - q_abs, but without ties at 0 and 1. Or as `sign` says."""
+        """Return log((1 - q_abs) / q_abs), which orders as 1 - q_abs does, but without ties at 0 and 1.
+
+        With `+q_abs` it is the negative of that, with `+logit` the abstain logit alone.
+        """
         if self.sign == "+logit":
             return outputs.head[:, 0].double()
         log_odds = outputs.logits.double().logsumexp(1) - outputs.head[:, 0].double()
