@@ -100,7 +100,7 @@ def test_a_table_of_the_paper_is_filled_outside_the_checkout_and_says_from_where
     assert measured == ["" if each.measured.value is None else str(each.measured.value) for each in here]
     assert sum(map(bool, measured)) > 60
     count = sum(len(path.read_text(encoding="utf-8").splitlines()) - 1 for path in PUBLISHED.values())
-    assert f"rows from rrbench 0.1.0 itself ({count} rows)" in installed("table", "--paper", "table1").stdout
+    assert f"rows from rrbench 0.1.0 itself ({count:,} rows)" in installed("table", "--paper", "table1").stdout
 
 
 def test_readme_s_paired_differences_are_printed_without_intervals_and_say_where_scores_are(
