@@ -23,7 +23,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".t
 PARTS: dict[Split, tuple[str, ...]] = {
     "test": ("test", "val", "valid", "validation"),
     "train": ("train",),
-    "calibration": ("calibration",),
+    "calibration": ("calibration", "val", "valid", "validation"),  # if they are not the test pictures
 }
 SAMPLE = 256  # pictures whose mean and spread stand for those of all
 
@@ -45,7 +45,7 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True)
 class Folder(DataSource):
-    """Subfolders test, train and calibration, each with one subfolder a class; or only the classes, then it is split.
+    """Subfolders test, train and calibration (or val) of one subfolder a class; or only the classes, then it is split.
 
     Classes are numbered in the order of their names, unless all names are numbers: these are the labels then.
     """
@@ -107,9 +107,10 @@ def _state(path: str) -> tuple[Stamp, ...]:
 def _listing(path: str, train: Fraction, seed: int, state: tuple[Stamp, ...]) -> Listing:
     """List the files of each split."""
     root = Path(path)
-    parts = {
-        split: next((root / name for name in names if (root / name).is_dir()), None) for split, names in PARTS.items()
-    }
+    parts: dict[Split, Path | None] = {}
+    for split, names in PARTS.items():
+        places = (root / name for name in names if (root / name).is_dir())
+        parts[split] = next((place for place in places if place not in parts.values()), None)
     if parts["test"] is not None and _classes(parts["test"]):
         labels = _labels([place for place in parts.values() if place is not None])
         found: dict[Split, Sequence[Picture]] = {}

@@ -19,6 +19,7 @@ from rrbench.protocols import Batch, DataInfo, DataSource, Split
 
 EXPECTED = "(images, labels), a Batch, a Dataset or a DataLoader"
 CHANNELS = (1, 3)
+AGAIN = 8  # images that are read again: of pictures mirrored by chance all eight stay once in 256 times
 MOST_CLASSES = 10**6  # more are a mistake, such as folders named by dates, and no network could be built for them
 WORDS: dict[Split, str] = {"test": "data", "train": "fit_data", "calibration": "calibration_data"}
 
@@ -166,11 +167,19 @@ def _gathered(given: DataLoader[Any] | Dataset[Any]) -> tuple[Tensor, Tensor]:
             else:
                 pieces.append((_one_image(image)[None], to_labels([int(label)])))
         images, labels = zip(*pieces, strict=True)
+        _check_steady(given.dataset if isinstance(given, DataLoader) else given)
         return torch.cat(images), torch.cat(labels)
     except UseError:
         raise
     except Exception as error:  # a user's data set may fail in any way
         raise UseError(f"cannot read the data set: {type(error).__name__}: {first_line(error)}") from None
+
+
+def _check_steady(given: Dataset[Any]) -> None:
+    """Refuse a data set whose first images are others when they are read again, as with random transforms."""
+    for index in range(min(AGAIN, len(given)) if hasattr(given, "__len__") else 0):  # a stream has no length
+        if not torch.equal(_one_image(given[index][0]), _one_image(given[index][0])):
+            raise UseError("an image of the data set is another one when it is read again: leave random transforms out")
 
 
 def _one_image(image: object) -> Tensor:

@@ -26,7 +26,7 @@ from rrbench.networks.wrapped import check_network
 from rrbench.planning.cells import Cell, Given, Plan, Training, all_trainings, attack_key, cell_key, identity
 from rrbench.planning.deadline import Deadline
 from rrbench.plugins.own import OWN
-from rrbench.plugins.registry import build
+from rrbench.plugins.registry import build, is_ours
 from rrbench.progress import Report, Silent
 from rrbench.protocols import Batch, DataSource, NetworkSource, Rejector, Split
 from rrbench.training.train import build_network, describe_training, epochs
@@ -197,13 +197,16 @@ class Materials:
     def measured_network(self, cell: Cell, checkpoint: Checkpoint) -> MeasuredNetwork:
         """Build a cell's network and put the checkpoint's weights into it."""
         network = with_looks(self._network(cell, checkpoint), build(Rejector, cell.rejector))
-        there = build(DataSource, cell.dataset).splits_for(is_given=isinstance(cell.training, Given))
+        is_given, source = isinstance(cell.training, Given), build(DataSource, cell.dataset)
+        there = source.splits_for(is_given=is_given)
+        is_ours_alone = is_ours("dataset", cell.dataset.name) and not source.content()
         return MeasuredNetwork(
             network,
             lambda split: self._split(cell, split) if split in there else None,
             self.device,
             self.precision,
             cell.sample,
+            may_have_learnt=not is_given and cell.training.dataset == cell.dataset and not is_ours_alone,
         )
 
     def _split(self, cell: Cell, split: Split) -> Batch:

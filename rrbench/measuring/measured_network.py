@@ -46,6 +46,7 @@ class MeasuredNetwork:
     device: torch.device
     precision: Precision
     sample: Sample = ALL_INPUTS
+    may_have_learnt: bool = False  # the inputs that are measured: rrbench trained it on data of somebody else
     _outputs: dict[tuple[Split, int | None], Outputs] = field(default_factory=dict)
     _borders: dict[Split, Border | None] = field(default_factory=dict)
     _twins: dict[tuple[Precision, bool], nn.Module | None] = field(default_factory=dict)
@@ -116,7 +117,12 @@ class MeasuredNetwork:
             few = slice(batch_size(self.device, test.images.shape[1:]))
             with frozen(self.network), kept(self.network, changes_itself), tf32(False):
                 found = probes.of_network(self.network, test.at(few), outputs)
-            self._doubts[about] = found + probes.of_data(test, self.apart())
+            found += probes.of_answers(outputs, test.labels)
+            found += probes.of_data(test, self.apart(), outputs.logits.shape[1])
+            calibration = None if self.apart() is not None else self.batch("calibration")
+            found += [] if calibration is None else probes.of_ids(test, calibration)
+            train = self.batch("train") if self.may_have_learnt else None
+            self._doubts[about] = found + ([] if train is None else probes.of_training(test, train))
         return self._doubts[about]
 
     @cached_property

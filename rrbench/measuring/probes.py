@@ -104,15 +104,26 @@ def _differentiated(look: Callable[[], list[Doubt]]) -> list[Doubt]:
         return []
 
 
-def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
-    """Return doubts if all images are dark, or if inputs that fix the threshold are few or are also measured."""
-    found = []
-    brightest = float(test.images.max())
-    if brightest < DARK:
-        scale = f"{brightest:.3g}, or {255 * brightest:.3g} of 255"
-        found.append(
-            Doubt(f"no pixel is above {scale}: if they were bytes that do not end at 255, give floats in [0, 1]")
-        )
+def of_answers(outputs: Outputs, labels: Tensor) -> list[Doubt]:
+    """Return a doubt if the network does not know the images: then a rejector seems to do wonders or nothing."""
+    count, classes = outputs.logits.shape
+    right = int((outputs.logits.argmax(1) == labels).sum())
+    if count < ENOUGH or not 0 < right <= count / classes:  # where none is right, the row has no threshold and says so
+        return []
+    return [Doubt(f"{right} of {count} clean inputs are answered right, no more than chance: check labels and scale")]
+
+
+def of_data(test: Batch, apart: Batch | None, classes: int) -> list[Doubt]:
+    """Return doubts if classes are missing or images dark, or if inputs that fix the threshold are few or measured."""
+    found = _dark(test, "no pixel")
+    if apart is not None and apart.size >= ENOUGH and not found:
+        found += _dark(apart, "no pixel of the inputs that fix the threshold")
+    there, chosen = len(test.labels.unique()), classes * (1 - (1 - 1 / classes) ** test.size)
+    if there < chosen / 2:  # as where a file holds one class after the other, and only its first inputs are measured
+        found.append(Doubt(f"only {there} of the {classes} classes are among the inputs"))
+    copies = test.size - len(_hashes(test.images).unique())
+    if copies > OVERLAP * test.size:
+        found.append(Doubt(f"{copies} of the inputs are copies of others: the intervals are too narrow"))
     if apart is None:
         return found
     if apart.size < ENOUGH:
@@ -123,14 +134,44 @@ def of_data(test: Batch, apart: Batch | None) -> list[Doubt]:
     return found
 
 
+def of_ids(test: Batch, calibration: Batch) -> list[Doubt]:
+    """Return a doubt if calibration inputs have ids of measured inputs and are other images: they fix no threshold."""
+    places = {number: place for place, number in enumerate(test.ids.tolist())}
+    shared = [(place, places[number]) for place, number in enumerate(calibration.ids.tolist()) if number in places]
+    if not shared or test.images.shape[1:] != calibration.images.shape[1:]:
+        return []
+    own, measured = torch.tensor(shared, device=test.ids.device).T
+    count = int((_hashes(calibration.images)[own] != _hashes(test.images)[measured]).sum())
+    if not count:
+        return []
+    return [
+        Doubt(f"{count} calibration inputs have ids of measured inputs, which are other images: they fix no threshold")
+    ]
+
+
 def of_fit(test: Batch, apart: Batch | None, train: Batch) -> list[Doubt]:
-    """Return doubts if a rejector was fitted on inputs that are measured, or that fix its threshold."""
-    found = []
+    """Return doubts if a rejector was fitted on dark images, on inputs that are measured or that fix its threshold."""
+    found = [] if _dark(test, "") else _dark(train, "no pixel of the inputs of the fit")
     for batch, use in ((test, "that it is measured on"), (apart, "that fix its threshold")):
         count = 0 if batch is None else _shared(batch, train)
         if count:
             found.append(Doubt(f"the rejector was fitted on {count} of the inputs {use}"))
     return found
+
+
+def of_training(test: Batch, train: Batch) -> list[Doubt]:
+    """Return a doubt if the network was trained on inputs that are measured."""
+    count = _shared(test, train)
+    return [Doubt(f"the network was trained on {count} of the inputs that it is measured on")] if count else []
+
+
+def _dark(batch: Batch, what: str) -> list[Doubt]:
+    """Say if all images are dark; `what` begins the sentence."""
+    brightest = float(batch.images.max()) if batch.size else 1.0
+    if brightest >= DARK:
+        return []
+    scale = f"{brightest:.3g}, or {255 * brightest:.3g} of 255"
+    return [Doubt(f"{what} is above {scale}: if they were bytes that do not end at 255, give floats in [0, 1]")]
 
 
 def _shared(batch: Batch, others: Batch) -> int:
@@ -174,7 +215,8 @@ def look_like_probabilities(logits: Tensor) -> bool:
 @torch.no_grad()
 def unsteadiness(network: Network, images: Tensor) -> Literal["", "random", "batch"]:
     """Tell whether two passes over the same inputs differ, or an image's answers alone and in a batch."""
-    crowd, one = images[:CROWD], images[:1]
+    crowd = images[:CROWD]
+    one = crowd[-1:]  # the last, as noise that is seeded anew in each pass is the same for the first
     few = min(INPUTS, max(1, len(crowd) // 2))
     among = network(crowd.clone())
     if _apart(network(crowd.clone()), among) > SAME:
@@ -189,7 +231,7 @@ def unsteadiness(network: Network, images: Tensor) -> Literal["", "random", "bat
         return "batch"
     if is_random:
         return "random"
-    return "batch" if _apart(alone, among.at(slice(1))) > ROUNDING else ""
+    return "batch" if _apart(alone, among.at(slice(-1, None))) > ROUNDING else ""
 
 
 def _apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

@@ -76,6 +76,18 @@ def test_given_parts_of_a_folder_are_kept_and_numbers_are_labels() -> None:
     assert sorted(values(held.images) + values(folder.load("train", ()).images)) == list(range(20))
 
 
+def test_validation_pictures_fix_the_threshold_beside_test_pictures() -> None:
+    for index, part in enumerate(("train", "val", "test")):
+        paint(f"pictures/{part}/a/0.png", 10 * index)
+        paint(f"pictures/{part}/b/1.png", 10 * index + 1)
+    folder = Folder("pictures")
+    parts: tuple[Split, ...] = ("train", "calibration", "test")
+    assert [values(folder.load(part, ()).images) for part in parts] == [[0, 1], [10, 11], [20, 21]]
+    assert not folder.is_held_out
+    paint("pictures/calibration/a/0.png", 90)
+    assert values(Folder("pictures").load("calibration", ()).images) == [90]
+
+
 def test_pictures_of_other_sizes_are_scaled_and_cut_in_the_middle() -> None:
     wide = np.zeros((4, 16, 3), np.uint8)
     wide[:, 4:12] = 255  # only the middle is white
@@ -134,6 +146,26 @@ def test_a_network_is_trained_on_one_s_own_images(dataset: str, command: Callabl
     assert {(row.dataset, row.trained_as, row.status) for row in rows} == {(dataset, "pgd-at", "ok")}
     assert rows[0].n == (80 if dataset.startswith("npz") else 16)
     assert command("verify", "runs").out.splitlines()[-1].endswith("all confirmed")
+
+
+def test_a_network_that_was_trained_on_what_is_measured_is_noted(command: Callable[..., Any]) -> None:
+    images, labels = (each.numpy() for each in inputs(80))
+    Path("short.toml").write_text(CONFIG)
+    for count, noted in ((0, ""), (60, "the network was trained on 60 of the inputs that it is measured on")):
+        train, train_labels = (each.numpy().copy() for each in inputs(60, seed=1))
+        train[:count], train_labels[:count] = images[:count], labels[:count]
+        apart, apart_labels = (each.numpy() for each in inputs(40, seed=2))
+        split: dict[str, Any] = {"x_test": images, "y_test": labels, "x_train": train, "y_train": train_labels}
+        np.savez(f"{count}.npz", **split, x_calibration=apart, y_calibration=apart_labels)
+        said = command(
+            *("run", "--dataset", f"npz({count}.npz)", "--network", "small-cnn(width=2)", "--frameworks", "standard"),
+            *("--rejectors", "confidence", "--attacks", "clean", "--config", "short.toml", "--device", "cpu"),
+            *("--out", str(count)),
+        )
+        assert said.code == 0, said.err
+        (row,) = read_rows(Path(str(count)))
+        assert ("trained on" in row.note) == bool(noted)
+        assert noted in row.note
 
 
 def test_large_images_go_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import rrbench
@@ -34,6 +35,7 @@ INSIDE = (
 )
 PROBABILITIES = "the logits are probabilities: return what comes before the softmax"
 FLAT = "the certainty has a gradient of zero: an adaptive attack cannot follow it"
+CHANCE = "{} of {} clean inputs are answered right, no more than chance: check labels and scale"
 USES = "that it is measured on", "that fix its threshold"
 ADAPTIVE = "adaptive(ce+rcon,steps=2,restarts=1)"
 
@@ -76,6 +78,7 @@ class Wrong(Linear):
             "right": lambda: logits,
             "one in seven": lambda: logits,
             "looks": lambda: logits - logits.mean(0),
+            "by place": lambda: logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)),
             "alone": lambda: logits if len(logits) > 1 else -logits,
             "fails alone": lambda: logits if len(logits) > 1 else logits[0],
             "otherwise": lambda: -logits if torch.is_grad_enabled() else logits,
@@ -111,6 +114,7 @@ def note(network: nn.Module, rejector: Any, attack: str, **options: Any) -> str:
         ("one in seven", "clean", RANDOM),
         ("one in seven", "pgd2", RANDOM),
         ("looks", "clean", BATCH),
+        ("by place", "clean", BATCH),
         ("alone", "clean", BATCH),
         ("fails alone", "clean", BATCH),
         ("otherwise", "pgd2", OTHERWISE),
@@ -119,7 +123,7 @@ def note(network: nn.Module, rejector: Any, attack: str, **options: Any) -> str:
         ("turned", "clean", ""),
         ("noise", "pgd2", SLOPE.format("logits")),
         ("faint", "pgd2", SLOPE.format("logits")),
-        ("half", "pgd2", SLOPE.format("logits")),
+        ("half", "pgd2", f"{SLOPE.format('logits')}; {CHANCE.format(95, 200)}"),
         ("softmax", "clean", PROBABILITIES),
         ("half softmax", "clean", PROBABILITIES),
         ("bf16 softmax", "clean", PROBABILITIES),
@@ -197,24 +201,28 @@ def sure(outputs: Outputs) -> Tensor:
 
 
 WRONG_SLOPE = SLOPE.format("certainty")
+TIED = (
+    "the threshold 0.5 refuses no clean input: certainty begins at 0.5, "
+    "and more than 5 % of the right inputs that fix it have no more"
+)
 
 
 @pytest.mark.parametrize(
-    ("certainty", "text"),
+    ("certainty", "text", "always"),
     [
-        (confident, ""),
-        (rounded, FLAT),
-        (rounded_with_a_slope, WRONG_SLOPE),
-        (turned, WRONG_SLOPE),
-        (half, WRONG_SLOPE),
-        (otherwise, "the certainty answers otherwise where gradients are asked for"),
+        (confident, "", ""),
+        (rounded, FLAT, TIED),
+        (rounded_with_a_slope, WRONG_SLOPE, TIED),
+        (turned, WRONG_SLOPE, ""),
+        (half, WRONG_SLOPE, ""),
+        (otherwise, "the certainty answers otherwise where gradients are asked for", ""),
     ],
 )
 def test_a_certainty_that_cannot_be_followed_is_noted_under_adaptive_attacks_alone(
-    certainty: Callable[[Outputs], Tensor], text: str
+    certainty: Callable[[Outputs], Tensor], text: str, always: str
 ) -> None:
-    assert note(Featured(), certainty, ADAPTIVE) == text
-    assert note(Featured(), certainty, "pgd2") == ""
+    assert note(Featured(), certainty, ADAPTIVE) == "; ".join(filter(None, (text, always)))
+    assert note(Featured(), certainty, "pgd2") == always
 
 
 def test_a_certainty_that_is_random_now_and_then_is_noted_or_refused() -> None:
@@ -246,17 +254,101 @@ def test_a_threshold_from_a_handful_of_inputs_is_noted() -> None:
         assert note(Linear(), "confidence", "clean", calibration_data=inputs(size, seed=3)) == noted
 
 
+DARK = "{} is above 0.0627, or 16 of 255: if they were bytes that do not end at 255, give floats in [0, 1]"
+
+
+class Lines(nn.Module):
+    """A linear network whose features are the pixels."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight.float()), nn.Parameter(bias.float())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        pixels = images.flatten(1)
+        return pixels, pixels @ self.weight.T + self.bias
+
+
+def digits_and_lines() -> tuple[Any, Any, nn.Module]:
+    """Return 200 digits as whole numbers from 0 to 16, and a network that knows them if they are scaled to [0, 1]."""
+    pixels, labels = load_digits().images[:200], load_digits().target[:200]
+    fitted = LogisticRegression(max_iter=500).fit(pixels.reshape(200, 64) / 16, labels)
+    weight, bias = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
+    return pixels.astype(np.uint8), labels, Lines(weight, bias)
+
+
 def test_images_that_are_all_dark_are_noted() -> None:
-    pixels = load_digits().images[:200].astype(np.uint8)  # 0 to 16
-    labels = load_digits().target[:200]
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    pixels, labels, model = digits_and_lines()
     notes = {
         scale: rrbench.evaluate(model, "confidence", "clean", (images, labels)).note[0]
         for scale, images in (("bytes", pixels), ("16", pixels / 16), ("255", (255 * (pixels / 16)).astype(np.uint8)))
     }
-    line = "no pixel is above 0.0627, or 16 of 255: if they were bytes that do not end at 255, give floats in [0, 1]"
-    assert notes == {"bytes": line, "16": "", "255": ""}
+    assert notes == {"bytes": DARK.format("no pixel"), "16": "", "255": ""}
+
+
+def test_dark_images_that_fix_the_threshold_or_fit_the_rejector_are_noted() -> None:
+    pixels, labels, model = digits_and_lines()
+    tested, bright = (pixels[:80] / 16, labels[:80]), (pixels[80:] / 16, labels[80:])
+    dark = pixels[80:], labels[80:]
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("confidence", {"calibration_data": dark}, "no pixel of the inputs that fix the threshold"),
+        ("knn", {"fit_data": dark}, "no pixel of the inputs of the fit"),
+        ("confidence", {"calibration_data": bright}, ""),
+        ("knn", {"fit_data": bright}, ""),
+    )
+    for rejector, given, what in cases:
+        (found,) = rrbench.evaluate(model, rejector, "clean", tested, **given).note
+        assert found.partition("; the threshold")[0] == (DARK.format(what) if what else "")
+
+
+def test_a_network_at_chance_is_noted_and_one_that_is_better_or_never_right_is_not() -> None:
+    pixels, _, model = digits_and_lines()
+    images = pixels / 16
+    answers = model(torch.from_numpy(images).float())[1].argmax(1).numpy()
+    for right, said in ((20, CHANCE.format(20, 200)), (21, ""), (0, "no threshold: no clean input is right")):
+        given = np.where(np.arange(200) < right, answers, (answers + 1) % 10)
+        assert rrbench.evaluate(model, "confidence", "clean", (images, given)).note[0] == said
+    few = np.append(answers[:1], (answers[1:19] + 1) % 10)
+    found = rrbench.evaluate(model, "confidence", "clean", (images[:19], few)).note[0]
+    assert "chance" not in found, "of so few inputs a good network may miss most"
+
+
+def test_copies_among_the_inputs_are_noted_if_they_are_more_than_one_in_a_hundred() -> None:
+    pixels, labels, model = digits_and_lines()
+    for count, said in ((2, ""), (3, "3 of the inputs are copies of others: the intervals are too narrow")):
+        chosen = np.r_[np.arange(200 - count), np.zeros(count, int)]
+        (found,) = rrbench.evaluate(model, "confidence", "clean", (pixels[chosen] / 16, labels[chosen])).note
+        assert found == said
+
+
+def test_calibration_inputs_with_ids_of_other_measured_images_are_noted() -> None:
+    pixels, labels, model = digits_and_lines()
+    images, known = torch.from_numpy(pixels / 16).float()[:, None], torch.from_numpy(labels)
+    test = Batch(images[:100], known[:100], torch.arange(100))
+    line = "40 calibration inputs have ids of measured inputs, which are other images: they fix no threshold"
+    for first, ids, said in (
+        (100, torch.arange(60, 160), line),
+        (100, torch.arange(100, 200), ""),
+        (0, torch.arange(100), ""),  # the same images, as CIFAR's
+    ):
+        calibration = Batch(images[first:][:100], known[first:][:100], ids)
+        (found,) = rrbench.evaluate(model, "confidence", "clean", test, calibration_data=calibration).note
+        assert found == said
+
+
+def test_classes_that_are_missing_are_noted_if_chance_would_not_leave_them_out() -> None:
+    pixels, labels, model = digits_and_lines()
+    sorted_ = np.argsort(labels, kind="stable")
+    # Of 64 drawn inputs 9.99 of 10 classes are expected, of 8 inputs 5.7 and of 4 inputs 3.4.
+    for count, order, said in (
+        (64, sorted_, "only 4 of the 10 classes are among the inputs"),
+        (64, np.arange(200), ""),
+        (8, sorted_, "only 1 of the 10 classes are among the inputs"),
+        (2, sorted_, ""),
+    ):
+        chosen = order[:count]
+        (found,) = rrbench.evaluate(model, "confidence", "clean", (pixels[chosen] / 16, labels[chosen])).note
+        assert found == said
 
 
 def test_a_fit_on_what_is_measured_or_fixes_the_threshold_is_noted() -> None:
