@@ -23,7 +23,8 @@ def join(
 ) -> None:
     """Bring the results of several work folders, from one machine or many, into one folder.
 
-    A cell that the folder has already stays as it is. A cell that cannot be read, or whose files are
+    A cell that the folder has already stays as it is, and is named if another folder
+    has it from another network or with other answers. A cell that cannot be read, or whose files are
     missing or changed, is named and left out.
 
     Example: rrbench join here from-the-cluster --out all
@@ -40,6 +41,8 @@ def join(
     left_out = len(joined.harmed) + len(joined.unreadable)
     if joined.rounded:
         print(f"{counted(joined.rounded, 'row')} computed again from rounded scores: {_moves(joined.moved)}")
+    for key in joined.unlike:
+        print(f"{out / 'cells' / key}.json stays, but another folder has it from another network or with other answers")
     print(f"{out}: {joined.added} cells added, {joined.there} were there already, {left_out} left out")
     if left_out:
         raise typer.Exit(1)

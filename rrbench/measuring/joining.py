@@ -35,6 +35,7 @@ class Joined:
 
     added: int = 0
     there: int = 0  # in the target already; these stay as they are, but a measured cell replaces a failed one
+    unlike: list[str] = dataclasses.field(default_factory=list)  # of the cells there: keys measured with other numbers
     harmed: list[str] = dataclasses.field(default_factory=list)  # left out: their files are missing or changed
     unreadable: list[str] = dataclasses.field(default_factory=list)  # left out: why their cell files cannot be read
     rounded: int = 0  # of the added: scores were rounded, and the row computed again
@@ -86,6 +87,9 @@ def _join_cell(store: Store, record: CellRecord, copier: "_Copier", joined: Join
         is_failed = record.row.status != "ok"
         if out.measured(record.key) is not None or (is_failed and out.cell(record.key) is not None):
             joined.there += 1
+            there = out.cell(record.key)
+            if there is not None and not is_failed and _is_unlike(there.row, record.row):
+                joined.unlike.append(record.key)
         elif store.harmed(record.key) or store.unsound(record):
             joined.harmed.append(f"{store.root / 'cells' / record.key}.json")
         else:
@@ -94,6 +98,11 @@ def _join_cell(store: Store, record: CellRecord, copier: "_Copier", joined: Join
             joined.added += 1
             if copied.row is not record.row:
                 joined.note_rounded(record.row, copied.row)
+
+
+def _is_unlike(one: ResultRow, other: ResultRow) -> bool:
+    """Tell whether two rows of one cell were measured on other networks, or have other answers; rounding aside."""
+    return (one.checkpoint_sha256, one.acc_all) != (other.checkpoint_sha256, other.acc_all)
 
 
 class _Copier:

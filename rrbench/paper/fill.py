@@ -134,11 +134,17 @@ def _from(cell: PaperCell, preset: str, parts: list[list[ResultRow]]) -> Filled:
         return Filled(seeds=seeds, preset=preset, note=UNDEFINED, is_undefined=True, superseded=older)
     if not shared:
         return Filled(note=_absence(parts, by_training))
+    first: dict[int, tuple[int, str]] = {}
+    for seed, sha256 in shared:
+        first.setdefault(seed, (seed, sha256))
+    rivals, shared = len(shared) - len(first), list(first.values())
     each = [_mean([_value(part[key], column(cell)) for part in by_training]) for key in shared]
     is_usual = is_published(cell) and preset == "paper"
     notes = [] if is_usual else [f"preset {preset}"]
     notes += [f"{len(each)} trainings"] if len(each) > 1 else []
     notes += [f"undefined in {len(undefined)} more"] if undefined else []
+    # Two networks of one seed are no two draws: one was made by other code or on another machine.
+    notes += [f"not counted, since of the same seed: {rivals} more"] if rivals else []
     spread = max(_spread(part, column(cell)) for part in parts)
     notes += [f"rows of one training differ by up to {spread:.3g}, the first counts"] if spread else []
     value, low, high = each[0]

@@ -270,6 +270,26 @@ def test_a_measured_cell_replaces_a_failed_one_and_never_the_other_way(honest: P
     assert Store(target).cell(record.key) == record
 
 
+@pytest.mark.parametrize(("column", "value"), [("acc_all", 1.0), ("checkpoint_sha256", "0" * 64)])
+def test_a_cell_that_was_measured_with_other_numbers_elsewhere_is_named(
+    honest: Path, tmp_path: Path, command: Callable[..., Any], column: str, value: Any
+) -> None:
+    other, target = tmp_path / "other", tmp_path / "target"
+    shutil.copytree(honest, other)
+    record, _ = Store(other).cells()[0]
+    Store(other).save_cell(replace(record, row=replace(record.row, **{column: value})))
+    said = command("join", honest, other, "--out", target)
+    assert said.code == 0, said.err
+    count = len(Store(honest).cells())
+    assert said.out.splitlines()[-2:] == [
+        f"{target / 'cells' / record.key}.json stays, but another folder has it from another network or with other "
+        "answers",
+        f"{target}: {count} cells added, {count} were there already, 0 left out",
+    ]
+    assert Store(target).cell(record.key) == Store(honest).cell(record.key)
+    assert "stays" not in command("join", honest, "--out", target).out
+
+
 @pytest.mark.parametrize(
     ("sources", "out", "said"),
     [

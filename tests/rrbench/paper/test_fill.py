@@ -202,6 +202,19 @@ def test_several_trainings_are_averaged_with_students_interval(rows_for: Make) -
     assert (found.low, found.high) == pytest.approx((58 + 1 / 3 - half, 58 + 1 / 3 + half))
 
 
+def test_two_networks_of_one_seed_are_not_averaged_and_the_cell_says_so(rows_for: Make) -> None:
+    row = dataclasses.replace(row_of(rows_for("table2")), acc_tpr95=57.0)
+    twin = dataclasses.replace(row, acc_tpr95=58.0, checkpoint_sha256="z" + row.checkpoint_sha256)
+    third = dataclasses.replace(row, seed=1, acc_tpr95=60.0, checkpoint_sha256="1")
+    left = "not counted, since of the same seed: 1 more"
+    for rows in ([row, twin], [twin, row]):
+        found = measure(rows)
+        assert (found.value, found.trainings, found.note) == (57.0, 1, left)
+        assert (found.low, found.high) == (row.acc_tpr95_low, row.acc_tpr95_high), "the row's own interval"
+    found = measure([row, twin, third])
+    assert (found.value, found.note) == (58.5, f"2 trainings; {left}")
+
+
 def test_a_table_counts_the_seeds_that_all_its_measured_cells_have(rows_for: Make) -> None:
     names = {"kd": "kd", "rr": "rr", "confidence": "confidence"}
     lines = [cell("table2", at="pgd-at", rejector=name, budget="linf:8", metric="acc_tpr95") for name in names]
