@@ -2,13 +2,14 @@
 
 import copy
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rrbench.frameworks.standard import Standard
-from rrbench.protocols import Batch, Draws, Outputs, Victim
+from rrbench.protocols import Batch, Draws, Outputs, Rejector, Victim
 from rrbench_baselines.rr import RR
 
 kept: list[object] = []  # copies of the network that a teacher's framework made
@@ -85,3 +86,22 @@ class WrongLoss(RR):
             "headless": classifier_loss + outputs.logits.square().mean(),
         }
         return wrong.get(self.how, loss)  # type: ignore[return-value]
+
+
+@dataclass
+class ThreeColumns(Rejector):
+    """Has a head of three columns; the loss reaches some, and the certainty reads some."""
+
+    taught: ClassVar[tuple[int, ...]] = ()
+    read: ClassVar[tuple[int, ...]] = ()
+
+    def build_head(self, width: int, classes: int) -> nn.Module:
+        return nn.Linear(width, 3)
+
+    def training_loss(self, outputs: Outputs, labels: Tensor, classifier_loss: Tensor) -> Tensor:
+        right = (outputs.logits.argmax(1) == labels).float()[:, None].expand(-1, len(self.taught))
+        own = F.binary_cross_entropy_with_logits(outputs.head[:, list(self.taught)], right)
+        return classifier_loss + own
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return outputs.logits.amax(1) + outputs.head[:, list(self.read)].sum(1)

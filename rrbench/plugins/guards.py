@@ -2,11 +2,11 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from rrbench.errors import CellError, brief
 from rrbench.files.fingerprints import of_object
 from rrbench.lending import is_same, is_written, surroundings_kept, writes_into
+from rrbench.plugins.signs import moved_since, random_states
 from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Rejector
 
 PROBED = 8  # inputs on which a rejector's certainty is tried alone and in a batch
@@ -74,11 +75,32 @@ def _copied(rejector: Rejector) -> dict[str, Tensor]:
     return {key: tensor.clone() for key, tensor in rejector.fitted.items()}
 
 
-def lend_rejector(rejector: Rejector) -> Rejector:
-    """Return a rejector for an attack, with a copy of what it has learnt."""
-    own = copy(rejector)
+class Asked:
+    """Whether a lent rejector was asked for its certainty."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def watch(self, rejector: Rejector) -> None:
+        """Watch a rejector's methods from now on."""
+        for name in ("certainty", "oracle_certainty"):
+            vars(rejector)[name] = self._noted(getattr(rejector, name))
+
+    def _noted(self, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(method)
+        def call(*given: Any, **named: Any) -> Tensor:
+            self.is_asked = True
+            return method(*given, **named)
+
+        return call
+
+
+def lend_rejector(rejector: Rejector) -> tuple[Rejector, Asked]:
+    """Return a rejector for an attack, with a copy of what it has learnt, and what tells whether it was asked."""
+    own, asked = copy(rejector), Asked()
     own.fitted = _copied(rejector)
-    return own
+    asked.watch(own)
+    return own, asked
 
 
 def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:
@@ -92,8 +114,13 @@ def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:
 def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
     """Fit a rejector and return a fresh one that has only `fitted`, as every later run loads it."""
     name, own = type(rejector).__name__, dict(vars(rejector))
+    unfitted = copy(rejector)
+    unfitted.fitted = _copied(rejector)
+    # Not `Chance`: it draws a number itself, which could change the weights of a network that another thread builds.
+    before = random_states(labels.device)
     with _lent(rejector, "fit", clean, labels) as (outputs, lent):
         rejector.fit(outputs, lent)
+    drawn = moved_since(before, labels.device)
     for key in _written(rejector, own):
         raise CellError(f"fit of {name} writes self.{key}: only self.fitted is kept, so write self.fitted[{key!r}]")
     if not isinstance(rejector.fitted, dict) or not rejector.fitted:
@@ -104,6 +131,15 @@ def fit(rejector: Rejector, clean: Outputs, labels: Tensor) -> Rejector:
             raise CellError(f"fit of {name} writes a {kind} into self.fitted[{key!r}]: only tensors by name are kept")
         if value.layout != torch.strided:
             raise CellError(f"fit of {name} writes a sparse tensor into self.fitted[{key!r}]: write value.to_dense()")
+    if drawn:
+        with _lent(unfitted, "fit", clean, labels) as (outputs, lent):
+            unfitted.fit(outputs, lent)
+        again = unfitted.fitted
+        if again.keys() != rejector.fitted.keys() or not all(map(is_same, again.values(), rejector.fitted.values())):
+            raise CellError(
+                f"fit of {name} takes random numbers from {' and '.join(drawn)}, so each fit learns something else: "
+                "take them from a generator that it seeds itself"
+            )
     # Copies: two names of one tensor cannot be stored.
     rejector.fitted = {key: value.detach().clone() for key, value in rejector.fitted.items()}
     try:

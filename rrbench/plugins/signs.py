@@ -1,7 +1,7 @@
 """Finds signs that an attack or a rejector is broken, from what it does in a run; each sign is the text of a note."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rrbench.metrics.deployment import CleanScores
+from rrbench.metrics.deployment import CleanScores, whole_threshold
 from rrbench.metrics.measures import auc
 from rrbench.protocols import Rejector
 
+NEVER_ASKED = "the attack never asks for the certainty, though it is called adaptive: it is blind for the rejector"
 HARDLY = 0.01  # of the budget: who moves no image farther has not used it
 SIGMAS = 3.0  # of chance: what differs by less says nothing
+ENOUGH = 20  # right answers: of fewer, a threshold that keeps 95 % keeps all
 UPRIGHT = 0.15  # AUC: a weak idea may stay below one half; only a good one with the wrong sign stays below this
 
 
@@ -55,6 +57,13 @@ def doubtful_scores(
             "the certainty is upside down: clean, a right answer has more of it than a wrong one "
             f"{100 * area:.0f} times in 100"
         )
+    fixing = clean.apart_correct if clean.apart_certainty.size else clean.correct
+    threshold = None if clean.own_threshold is not None or fixing.sum() < ENOUGH else whole_threshold(clean)
+    if threshold is not None and threshold <= low:
+        found.append(
+            f"the threshold {threshold:.3g} refuses no clean input: certainty begins at {low:.3g}, "
+            "and more than 5 % of the right inputs that fix it have no more"
+        )
     own, lowest = clean.own_threshold, min(low, float(certainty.min()))
     if own is not None and own > high:
         found.append(f"own_threshold {own:.3g} rejects every clean input: their certainty ends at {high:.3g}")
@@ -77,13 +86,13 @@ class Chance:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.origin = self._states()
+        self.origin = random_states(device)
         # One number on: an attack that seeds them itself leaves them where it left them in the cell before.
         torch.rand(1)
         if device.type == "cuda":
             torch.rand(1, device=device)
         np.random.random()
-        self.before = self._states()
+        self.before = random_states(device)
 
     def taken(self, victim: Callable[[], object]) -> str:
         """Say from where random numbers were taken since; `victim` asks the victim, which may draw some itself."""
@@ -103,8 +112,7 @@ class Chance:
 
     def _moved(self) -> list[str]:
         """Return whose state has moved on; put the other back to where it was at first."""
-        now = self._states()
-        moved = [name for name, state in self.before.items() if _bytes(now[name]) != _bytes(state)]
+        moved = moved_since(self.before, self.device)
         if "torch" not in moved:
             torch.set_rng_state(self.origin["torch"][0])
             if self.device.type == "cuda":
@@ -113,11 +121,19 @@ class Chance:
             np.random.set_state(self.origin["numpy"])
         return moved
 
-    def _states(self) -> dict[str, Any]:
-        drawn = [torch.get_rng_state()]
-        if self.device.type == "cuda":
-            drawn.append(torch.cuda.get_rng_state(self.device))
-        return {"torch": drawn, "numpy": np.random.get_state(legacy=True)}
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Return the states of the random numbers that belong to the whole process, by library."""
+    drawn = [torch.get_rng_state()]
+    if device.type == "cuda":
+        drawn.append(torch.cuda.get_rng_state(device))
+    return {"torch": drawn, "numpy": np.random.get_state(legacy=True)}
+
+
+def moved_since(before: Mapping[str, Any], device: torch.device) -> list[str]:
+    """Return the libraries whose random numbers have moved on since `before`."""
+    now = random_states(device)
+    return [name for name, state in before.items() if _bytes(now[name]) != _bytes(state)]
 
 
 def _bytes(state: Iterable[Any]) -> list[object]:

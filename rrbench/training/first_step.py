@@ -32,6 +32,8 @@ class FirstStep:
     _is_heard: bool = field(default=False, init=False)  # the rejector's loss is part of the step's
     _is_asked: bool = field(default=False, init=False)  # the rejector was given the framework's own loss
     _is_kept: bool = field(default=False, init=False)  # and that is part of the step's
+    _outputs: Outputs | None = field(default=None, init=False)  # of the first pass
+    _columns: list[Tensor] = field(default_factory=list, init=False)  # for each pass: which columns of the head learn
 
     def loss(self, asked: nn.Module, batch: Batch, draws: Draws) -> Tensor:
         """Return the framework's loss; `asked` is the network that it is given, in its precision."""
@@ -83,13 +85,28 @@ class FirstStep:
             found.append(f"no gradient reaches the weight {unreached[0]!r}{more}: training leaves it as it is")
         if self._is_asked and not self._is_kept and not self.rejector.frameworks:
             found.append(LEFT_OUT.format(own))
+        found += self._untaught()
         taught = sum(int(rows.sum()) for rows in self._lessons)
         if is_fresh and 0 < taught < count:  # 0: it learns by features
             found.append(f"{name} learns from {taught} of the {count} images of its first batch")
         self._is_watching = False
         self._weights.clear()
         self._lessons.clear()
+        self._columns.clear()
+        self._outputs = None
         return found
+
+    def _untaught(self) -> list[str]:
+        """Say which columns of the head the certainty reads, though no loss reaches them while it reaches others."""
+        if self._outputs is None or not self._columns or self.rejector.has_fit():
+            return []
+        taught = torch.stack(self._columns).any(0)
+        read = _read_by(self.rejector, self._outputs)
+        missed = [] if read is None else (read & ~taught).nonzero()[:, 0].tolist()
+        if not missed or not bool(taught.any()):
+            return []
+        columns = f"column{'s' * (len(missed) > 1)} {', '.join(map(str, missed))}"
+        return [f"the certainty reads {columns} of the head, which no loss reaches: training leaves them to chance"]
 
     def _unreached(self) -> list[str]:
         return [key for key, (weight, _) in self._weights.items() if weight.requires_grad and weight.grad is None]
@@ -133,10 +150,31 @@ class FirstStep:
         def taught(slope: Tensor) -> None:
             rows.logical_or_((slope != 0).flatten(1).any(1))
 
+        columns = torch.zeros(outputs.head.shape[1], dtype=torch.bool, device=rows.device)
+
+        def reached(slope: Tensor) -> None:
+            columns.logical_or_((slope != 0).any(0))
+
+        if len(columns) and outputs.head.requires_grad:
+            outputs.head.register_hook(reached)
+            self._columns.append(columns)
+            self._outputs = self._outputs or Outputs(*(part.detach() for part in outputs))
         self._lessons.append(rows)
         for part in (outputs.logits, outputs.head):
             if part.requires_grad:
                 part.register_hook(taught)
+
+
+def _read_by(rejector: Rejector, outputs: Outputs) -> Tensor | None:
+    """Tell which columns of the head a certainty follows; None if it has no gradient."""
+    head = outputs.head.clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            certainty = rejector.certainty(rejector.shown(outputs._replace(head=head)))
+            (slope,) = torch.autograd.grad(certainty.sum(), head)
+    except Exception:  # a run says what is wrong with it
+        return None
+    return (slope != 0).any(0)
 
 
 def _has_moved(weight: Tensor, before: Tensor) -> bool:

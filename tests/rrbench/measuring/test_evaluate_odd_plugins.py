@@ -5,14 +5,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 import rrbench
 from own_network import Linear, inputs, measure, refusal
-from rrbench import Batch, Budget, Outputs
+from rrbench import Batch, Budget, Outputs, UseError
 from rrbench.protocols import Draws, Moved, Victim
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
@@ -156,8 +158,64 @@ def test_a_fit_may_give_one_tensor_two_names_and_a_sparse_one_is_refused(monkeyp
     assert line == "fit of Fitting writes a sparse tensor into self.fitted['mean']: write value.to_dense()"
 
 
+class Drawing(Fitting):
+    """Learns from inputs that it draws."""
+
+    def fit(self, clean: Outputs, labels: Tensor) -> None:
+        count, half = len(labels), len(labels) // 2
+        chosen = {
+            "torch": lambda: torch.randperm(count)[:half],
+            "numpy": lambda: torch.from_numpy(np.random.permutation(count)[:half]),
+            "own": lambda: torch.randperm(count, generator=torch.Generator().manual_seed(0))[:half],
+            "all": lambda: torch.randperm(count).sort().values,
+        }[self.how]()
+        self.fitted = {"same": clean.logits[chosen].mean(0)}
+
+
+@pytest.mark.parametrize("how", ["torch", "numpy", "own", "all"])
+def test_a_fit_that_learns_something_else_each_time_is_refused(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drawing, "how", how)
+
+    def measured() -> Any:
+        return measure(Linear(), Drawing(), "clean", inputs(20), fit_data=inputs(30))
+
+    if how in ("own", "all"):  # seeded, or drawn without effect
+        assert measured().status == "ok"
+        return
+    line = f"fit of Drawing takes random numbers from {how}, so each fit learns something else: "
+    assert refusal(measured) == line + "take them from a generator that it seeds itself"
+
+
+class Jittered(Dataset[tuple[Tensor, int]]):
+    """Gives images that chance changes, or not."""
+
+    def __init__(self, is_random: bool) -> None:
+        self.images, self.labels = inputs(40)
+        self.is_random = is_random
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index >= len(self):
+            raise IndexError
+        image = self.images[index]
+        return (image.flip(2) if self.is_random and torch.rand(1) < 0.5 else image), int(self.labels[index])
+
+
+def test_a_data_set_with_random_transforms_is_refused() -> None:
+    torch.manual_seed(0)
+    line = "an image of the data set is another one when it is read again: leave random transforms out"
+    for data in (Jittered(True), DataLoader(Jittered(True), batch_size=8)):
+        with pytest.raises(UseError, match=f"^cannot read the data set: .*{line}$|^{line}$"):
+            rrbench.evaluate(Linear(), "confidence", "clean", data)
+    steady = rrbench.evaluate(Linear(), "confidence", "clean", Jittered(False))
+    assert steady.n[0] == 40
+    assert steady.acc_all[0] == rrbench.evaluate(Linear(), "confidence", "clean", inputs(40)).acc_all[0]
+
+
 def test_a_row_without_a_threshold_says_why() -> None:
-    images, darker = inputs(20)[0], inputs(20)[0] / 2
+    images, darker = inputs(20)[0], inputs(20)[0] * 0.8
     right, other = (Linear()(each).argmax(1) for each in (images, darker))
     none = measure(Linear(), "confidence", "clean", (images, 1 - right))
     apart = measure(Linear(), "confidence", "clean", (images, right), calibration_data=(darker, 1 - other))

@@ -103,7 +103,30 @@ def test_a_network_that_is_mostly_wrong_does_not_show_its_rejector_upside_down(w
     is_wrong = np.arange(100) < wrong  # and these have the higher certainty: an AUC of 0
     certainty = is_wrong.astype(np.float64)
     clean = scores(list(certainty), list(~is_wrong))
-    assert bool(signs.doubtful_scores(Declared(), clean, certainty, is_attacked=False)) == is_said
+    found = signs.doubtful_scores(Declared(), clean, certainty, is_attacked=False)
+    assert any("upside down" in text for text in found) == is_said
+
+
+@pytest.mark.parametrize(
+    ("lowest", "right", "own", "is_said"),
+    # Of 40 right inputs the threshold may refuse two, of 20 one: it is the third or the second from below.
+    [
+        (3, 40, None, True),
+        (2, 40, None, False),
+        (2, 20, None, True),
+        (1, 20, None, False),
+        (2, 19, None, False),
+        (3, 40, 0.5, False),
+    ],
+)
+def test_a_threshold_that_refuses_nothing_because_of_ties_is_noted(
+    lowest: int, right: int, own: float | None, is_said: bool
+) -> None:
+    certainty = np.r_[np.zeros(lowest), np.linspace(0.1, 1, right - lowest), [0.0, 0.0, 0.2]]
+    correct = np.r_[np.ones(right, bool), [False] * 3]
+    found = signs.doubtful_scores(Declared(), scores(list(certainty), list(correct), own), certainty, is_attacked=True)
+    line = "the threshold 0 refuses no clean input: certainty begins at 0, "
+    assert found == [line + "and more than 5 % of the right inputs that fix it have no more"] * is_said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Signs that an attack is broken, found while it runs or from its answers: they are notes, and each has an oracle."""
 
+import copy
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import sqrt
@@ -241,6 +243,39 @@ def test_an_attack_that_is_random_without_draws_is_noted(source: str, monkeypatc
     text = f"the attack takes random numbers from {source}, not from draws: "
     text += "its images may change from run to run, or with the batch size"
     assert row.note == text * (source != "draws")
+
+
+class Deaf(Pgd):
+    """Is called adaptive, and never looks at the rejector."""
+
+    is_adaptive = True
+
+
+class Hearing(Deaf):
+    """Asks once, in one of the ways there are."""
+
+    how = "certainty"
+
+    def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
+        outputs = victim.network(batch.images)
+        asks: dict[str, Callable[[], Tensor | tuple[Tensor, Tensor]]] = {
+            "certainty": lambda: victim.certainty(outputs, batch.labels),
+            "log": lambda: victim.log_certainty(outputs, batch.labels),
+            "rejector": lambda: victim.rejector.certainty(outputs),
+            "copy": lambda: copy.copy(victim.rejector).certainty(outputs),
+        }
+        asks[self.how]()
+        return super().__call__(victim, batch, budget, draws)
+
+
+def test_an_adaptive_attack_that_never_asks_for_the_certainty_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "the attack never asks for the certainty, though it is called adaptive: it is blind for the rejector"
+    assert measure(Linear(), "confidence", Deaf(2), inputs(), budget=BUDGET).note == line
+    assert measure(Linear(), "never-reject", Deaf(2), inputs(), budget=BUDGET).note == "", "there is nothing to hear"
+    assert measure(Linear(), "confidence", Pgd(2), inputs(), budget=BUDGET).note == ""
+    for how in ("certainty", "log", "rejector", "copy"):
+        monkeypatch.setattr(Hearing, "how", how)
+        assert measure(Linear(), "confidence", Hearing(2), inputs(), budget=BUDGET).note == "", how
 
 
 class Seeded(Chancy):

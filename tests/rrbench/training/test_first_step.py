@@ -10,13 +10,14 @@ from rrbench.plugins.registry import table
 from rrbench.training.captured_steps import Step
 from rrbench.training.first_step import FirstStep
 from short_trainings import same, trained
-from wrong_frameworks import Mistaken, WrongLoss, kept
+from wrong_frameworks import Mistaken, ThreeColumns, WrongLoss, kept
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table("framework").classes, "mistaken", Mistaken)
     monkeypatch.setitem(table("rejector").classes, "wrong-loss", WrongLoss)
+    monkeypatch.setitem(table("rejector").classes, "three-columns", ThreeColumns)
 
 
 def said(bench: Any) -> list[str]:
@@ -101,6 +102,26 @@ def test_a_head_that_no_loss_trains_is_named(empty: Any) -> None:
     trained(empty, "standard", "wrong-loss(how=headless)", epochs=1)
     line = "no gradient reaches the weight 'head.0.weight' and 5 more: training leaves it as it is"
     assert said(empty) == [f"standard+wrong-loss(how=headless): {line}"]
+
+
+@pytest.mark.parametrize(
+    ("taught", "read", "missed"),
+    [
+        ((0,), (1,), "column 1"),
+        ((1,), (0, 2), "columns 0, 2"),
+        ((0, 1), (0, 1), ""),
+        ((0, 1, 2), (1,), ""),
+        ((0,), (), ""),
+    ],
+)
+def test_columns_of_a_head_that_the_certainty_reads_and_no_loss_reaches_are_named(
+    empty: Any, monkeypatch: pytest.MonkeyPatch, taught: tuple[int, ...], read: tuple[int, ...], missed: str
+) -> None:
+    monkeypatch.setattr(ThreeColumns, "taught", taught)
+    monkeypatch.setattr(ThreeColumns, "read", read)
+    trained(empty, "standard", "three-columns", epochs=3, batch=64)
+    line = f"the certainty reads {missed} of the head, which no loss reaches: training leaves them to chance"
+    assert said(empty) == [f"standard+three-columns: {line}"] * bool(missed)
 
 
 @pytest.mark.parametrize("how", ["forgetful", "zero times"])
