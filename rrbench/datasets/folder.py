@@ -109,8 +109,10 @@ def _listing(path: str, train: Fraction, seed: int, state: tuple[Stamp, ...]) ->
     root = Path(path)
     parts: dict[Split, Path | None] = {}
     for split, names in PARTS.items():
-        places = (root / name for name in names if (root / name).is_dir())
-        parts[split] = next((place for place in places if place not in parts.values()), None)
+        places = [root / name for name in names if (root / name).is_dir() and root / name not in parts.values()]
+        if split == "calibration":  # a flat or empty folder for validation says nothing of classes
+            places = [place for place in places if place.name == split or _pictures(place, _labels([place]), 0)]
+        parts[split] = next(iter(places), None)
     if parts["test"] is not None and _classes(parts["test"]):
         labels = _labels([place for place in parts.values() if place is not None])
         found: dict[Split, Sequence[Picture]] = {}

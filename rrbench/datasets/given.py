@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.errors import UseError, first_line
+from rrbench.lending import is_same
 from rrbench.protocols import Batch, DataInfo, DataSource, Split
 
 EXPECTED = "(images, labels), a Batch, a Dataset or a DataLoader"
@@ -177,9 +178,12 @@ def _gathered(given: DataLoader[Any] | Dataset[Any]) -> tuple[Tensor, Tensor]:
 
 def _check_steady(given: Dataset[Any]) -> None:
     """Refuse a data set whose first images are others when they are read again, as with random transforms."""
-    for index in range(min(AGAIN, len(given)) if hasattr(given, "__len__") else 0):  # a stream has no length
-        if not torch.equal(_one_image(given[index][0]), _one_image(given[index][0])):
-            raise UseError("an image of the data set is another one when it is read again: leave random transforms out")
+    try:
+        pairs = [[_one_image(given[index][0]) for _ in range(2)] for index in range(min(AGAIN, len(given)))]  # type: ignore[arg-type]
+    except Exception:  # a stream, or other items than (image, label): then it cannot be told
+        return
+    if not all(is_same(*pair) for pair in pairs):
+        raise UseError("an image of the data set is another one when it is read again: leave random transforms out")
 
 
 def _one_image(image: object) -> Tensor:

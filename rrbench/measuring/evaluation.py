@@ -40,6 +40,7 @@ from rrbench.plugins.guards import (
     class_kept,
     lend_rejector,
     sizes,
+    watch,
 )
 from rrbench.plugins.guards import certainties as certainties
 from rrbench.plugins.registry import build, is_ours
@@ -158,8 +159,9 @@ def run_attack(
     is_blind = not attack.is_adaptive
     exact = without_looks(measured.network) if is_blind else measured.network
     counted = Instrumented(measured.attackable(precision, is_blind=is_blind), precision, exact=exact, watch=True)
-    lent, asking = lend_rejector(victim.rejector)
-    watched = victim._replace(network=counted, rejector=lent).seen_by(attack)
+    lent = lend_rejector(victim.rejector)
+    shown = victim._replace(network=counted, rejector=lent).seen_by(attack)
+    watched, looks = watch(shown) if attack.is_adaptive else (shown, set())
     draws = HashedDraws(derive(seed, "attack", name))
     lost: dict[str, str] = {}
     trying = [_noted(label, member, lost) for label, member in members]
@@ -197,8 +199,8 @@ def run_attack(
     # If no image moved, as on clean inputs, the answers are known: a CPU would take minutes to give them again.
     outputs = measured.outputs("test") if torch.equal(images, test.images) else measured.judge(images)
     seen = [taken]
-    if attack.is_adaptive and not isinstance(attack, Ensemble) and not asking.is_asked:
-        seen.append("" if victim.rejector.is_constant else signs.NEVER_ASKED)
+    if attack.is_adaptive and not looks and not victim.rejector.is_constant:
+        seen.append(signs.NEVER_LOOKED)
     if attack.needs_budget and budget.radius and not attack.is_mixture:
         is_right = outputs.logits.argmax(1) == test.labels
         seen.append(signs.hardly_moving(sizes(images, test.images, budget.norm), budget.eps, is_right))

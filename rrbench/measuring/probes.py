@@ -29,6 +29,7 @@ NEAR = 0.01  # CHANGE and LONGEST of a certainty: its inputs are exact, and long
 WRONG = 0.5  # of the change: an error above it is wrong; the median of every shipped network is below 0.15
 FLAT = 0.9  # share of inputs with a gradient of zero
 OVERLAP = 0.01  # share of the inputs: many data sets hold a few images twice, CIFAR in its train and test split
+FEW = 2  # copies: one or two may be chance
 DARK = 0.5  # the brightest pixel of all images: below it, bytes that do not end at 255 may have been given
 BETWEEN = 0.01  # how far rounding or a small constant may carry probabilities beyond [0, 1], and their sum from 1
 APART = 0.5  # between the largest and the smallest probability of an input; logits in [0, 1] are a flat softmax
@@ -108,7 +109,7 @@ def of_answers(outputs: Outputs, labels: Tensor) -> list[Doubt]:
     """Return a doubt if the network does not know the images: then a rejector seems to do wonders or nothing."""
     count, classes = outputs.logits.shape
     right = int((outputs.logits.argmax(1) == labels).sum())
-    if count < ENOUGH or not 0 < right <= count / classes:  # where none is right, the row has no threshold and says so
+    if count < ENOUGH or right > count / classes:
         return []
     return [Doubt(f"{right} of {count} clean inputs are answered right, no more than chance: check labels and scale")]
 
@@ -119,11 +120,13 @@ def of_data(test: Batch, apart: Batch | None, classes: int) -> list[Doubt]:
     if apart is not None and apart.size >= ENOUGH and not found:
         found += _dark(apart, "no pixel of the inputs that fix the threshold")
     there, chosen = len(test.labels.unique()), classes * (1 - (1 - 1 / classes) ** test.size)
-    if there < chosen / 2:  # as where a file holds one class after the other, and only its first inputs are measured
+    if (
+        test.size >= ENOUGH and there <= chosen / 2
+    ):  # as where a file holds one class after the other, and only its first inputs are measured
         found.append(Doubt(f"only {there} of the {classes} classes are among the inputs"))
     copies = test.size - len(_hashes(test.images).unique())
-    if copies > OVERLAP * test.size:
-        found.append(Doubt(f"{copies} of the inputs are copies of others: the intervals are too narrow"))
+    if copies > max(FEW, OVERLAP * test.size):
+        found.append(Doubt(f"{copies} of the inputs are copies of others: the intervals may be too narrow"))
     if apart is None:
         return found
     if apart.size < ENOUGH:

@@ -2,12 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import cached_property, wraps
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from rrbench.errors import CellError, brief
 from rrbench.files.fingerprints import of_object
 from rrbench.lending import is_same, is_written, surroundings_kept, writes_into
 from rrbench.plugins.signs import moved_since, random_states
-from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Rejector
+from rrbench.protocols import Attack, Batch, Budget, Moved, Norm, Outputs, Rejector, Victim
 
 PROBED = 8  # inputs on which a rejector's certainty is tried alone and in a batch
 ROUNDING = 1e-4  # share of a score and of the scores' spread that may change with the batch's shape
@@ -75,32 +75,32 @@ def _copied(rejector: Rejector) -> dict[str, Tensor]:
     return {key: tensor.clone() for key, tensor in rejector.fitted.items()}
 
 
-class Asked:
-    """Whether a lent rejector was asked for its certainty."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-
-    def watch(self, rejector: Rejector) -> None:
-        """Watch a rejector's methods from now on."""
-        for name in ("certainty", "oracle_certainty"):
-            vars(rejector)[name] = self._noted(getattr(rejector, name))
-
-    def _noted(self, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @wraps(method)
-        def call(*given: Any, **named: Any) -> Tensor:
-            self.is_asked = True
-            return method(*given, **named)
-
-        return call
-
-
-def lend_rejector(rejector: Rejector) -> tuple[Rejector, Asked]:
-    """Return a rejector for an attack, with a copy of what it has learnt, and what tells whether it was asked."""
-    own, asked = copy(rejector), Asked()
+def lend_rejector(rejector: Rejector) -> Rejector:
+    """Return a rejector for an attack, with a copy of what it has learnt."""
+    own = copy(rejector)
     own.fitted = _copied(rejector)
-    asked.watch(own)
-    return own, asked
+    return own
+
+
+def watch(victim: Victim) -> tuple[Victim, set[str]]:
+    """Return the victim as an adaptive attack gets it, and a set that is empty until its rejector is looked at."""
+    looks: set[str] = set()
+
+    class Watched(Victim):
+        """Notes who takes the rejector; copies with another network do, too."""
+
+        @property
+        def rejector(self) -> Rejector:
+            """The rejector."""
+            looks.add("rejector")
+            return cast(Rejector, tuple.__getitem__(self, 1))
+
+        def __iter__(self) -> Iterator[Any]:
+            """Iterate as the tuple does, which takes the rejector."""
+            looks.add("all parts")
+            return super().__iter__()
+
+    return Watched(*victim), looks
 
 
 def check_returned(attack: Attack, lent: Rejector, rejector: Rejector) -> None:

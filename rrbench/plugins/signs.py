@@ -13,7 +13,7 @@ from rrbench.metrics.deployment import CleanScores, whole_threshold
 from rrbench.metrics.measures import auc
 from rrbench.protocols import Rejector
 
-NEVER_ASKED = "the attack never asks for the certainty, though it is called adaptive: it is blind for the rejector"
+NEVER_LOOKED = "the attack never looks at the rejector, though it is called adaptive"
 HARDLY = 0.01  # of the budget: who moves no image farther has not used it
 SIGMAS = 3.0  # of chance: what differs by less says nothing
 ENOUGH = 20  # right answers: of fewer, a threshold that keeps 95 % keeps all
@@ -57,12 +57,13 @@ def doubtful_scores(
             "the certainty is upside down: clean, a right answer has more of it than a wrong one "
             f"{100 * area:.0f} times in 100"
         )
-    fixing = clean.apart_correct if clean.apart_certainty.size else clean.correct
-    threshold = None if clean.own_threshold is not None or fixing.sum() < ENOUGH else whole_threshold(clean)
-    if threshold is not None and threshold <= low:
+    is_apart = bool(clean.apart_certainty.size)
+    fixing = clean.apart_certainty[clean.apart_correct] if is_apart else clean.certainty[clean.correct]
+    threshold = None if clean.own_threshold is not None or len(fixing) < ENOUGH else whole_threshold(clean)
+    if threshold is not None and threshold == float(fixing.min()) and threshold <= low:
         found.append(
-            f"the threshold {threshold:.3g} refuses no clean input: certainty begins at {low:.3g}, "
-            "and more than 5 % of the right inputs that fix it have no more"
+            f"the threshold {threshold:.3g} refuses no clean input: "
+            "more than 5 % of the right ones that fix it share it"
         )
     own, lowest = clean.own_threshold, min(low, float(certainty.min()))
     if own is not None and own > high:

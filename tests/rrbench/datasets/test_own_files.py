@@ -88,6 +88,19 @@ def test_validation_pictures_fix_the_threshold_beside_test_pictures() -> None:
     assert values(Folder("pictures").load("calibration", ()).images) == [90]
 
 
+@pytest.mark.parametrize("picture", ["", "pictures/val/flat.png"])
+def test_a_folder_for_validation_without_classes_is_not_used(picture: str) -> None:
+    for index in range(20):
+        paint(f"pictures/train/{'ab'[index % 2]}/{index}.png", index)
+    paint("pictures/test/a/0.png", 100)
+    Path("pictures/val/a").mkdir(parents=True)
+    if picture:
+        paint(picture, 50)
+    folder = Folder("pictures")
+    assert folder.is_held_out
+    assert folder.load("calibration", ()).size == 2
+
+
 def test_pictures_of_other_sizes_are_scaled_and_cut_in_the_middle() -> None:
     wide = np.zeros((4, 16, 3), np.uint8)
     wide[:, 4:12] = 255  # only the middle is white

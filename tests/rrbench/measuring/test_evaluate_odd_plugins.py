@@ -1,6 +1,7 @@
 """`rrbench.evaluate` with networks and plugins of odd make: what works, what is refused, and what is put back."""
 
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import rrbench
 from own_network import Linear, inputs, measure, refusal
@@ -203,12 +204,36 @@ class Jittered(Dataset[tuple[Tensor, int]]):
         return (image.flip(2) if self.is_random and torch.rand(1) < 0.5 else image), int(self.labels[index])
 
 
+class Stream(IterableDataset[tuple[Tensor, int]]):
+    """Has a length, and no items by number."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        images, labels = inputs(40)
+        return iter(zip(images, labels.tolist(), strict=True))
+
+
+class Named(Jittered):
+    """Gives items by name."""
+
+    def __getitem__(self, index: int) -> Any:
+        return dict(zip(("image", "label"), super().__getitem__(index), strict=True))
+
+    @staticmethod
+    def pairs(items: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+        return torch.stack([item["image"] for item in items]), torch.tensor([item["label"] for item in items])
+
+
 def test_a_data_set_with_random_transforms_is_refused() -> None:
     torch.manual_seed(0)
     line = "an image of the data set is another one when it is read again: leave random transforms out"
     for data in (Jittered(True), DataLoader(Jittered(True), batch_size=8)):
         with pytest.raises(UseError, match=f"^cannot read the data set: .*{line}$|^{line}$"):
             rrbench.evaluate(Linear(), "confidence", "clean", data)
+    for data in (DataLoader(Stream(), batch_size=8), DataLoader(Named(False), batch_size=8, collate_fn=Named.pairs)):
+        assert rrbench.evaluate(Linear(), "confidence", "clean", data).n[0] == 40, "it cannot be told, and is measured"
     steady = rrbench.evaluate(Linear(), "confidence", "clean", Jittered(False))
     assert steady.n[0] == 40
     assert steady.acc_all[0] == rrbench.evaluate(Linear(), "confidence", "clean", inputs(40)).acc_all[0]
@@ -219,7 +244,8 @@ def test_a_row_without_a_threshold_says_why() -> None:
     right, other = (Linear()(each).argmax(1) for each in (images, darker))
     none = measure(Linear(), "confidence", "clean", (images, 1 - right))
     apart = measure(Linear(), "confidence", "clean", (images, right), calibration_data=(darker, 1 - other))
-    assert none.note == "no threshold: no clean input is right"
+    said = "0 of 20 clean inputs are answered right, no more than chance: check labels and scale"
+    assert none.note == f"{said}; no threshold: no clean input is right"
     assert apart.note == "no threshold: no calibration input is right"
     assert pd.isna([none.deploy_joint, apart.deploy_joint]).all()
 

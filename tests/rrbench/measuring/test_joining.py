@@ -260,7 +260,8 @@ def test_a_measured_cell_replaces_a_failed_one_and_never_the_other_way(honest: P
     failed, target = Store(tmp_path / "failed"), tmp_path / "target"
     failed.prepare()
     record, _ = Store(honest).cells()[0]
-    reason = replace(record, row=replace(record.row, status="failed", error="out of memory"), files={})
+    row = replace(record.row, status="failed", error="out of memory", acc_all=None)
+    reason = replace(record, row=row, files={})
     failed.save_cell(reason)
     assert join([failed.root], target, Silent()).added == 1
     assert join([failed.root], target, Silent()).there == 1

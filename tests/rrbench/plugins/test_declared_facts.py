@@ -125,8 +125,20 @@ def test_a_threshold_that_refuses_nothing_because_of_ties_is_noted(
     certainty = np.r_[np.zeros(lowest), np.linspace(0.1, 1, right - lowest), [0.0, 0.0, 0.2]]
     correct = np.r_[np.ones(right, bool), [False] * 3]
     found = signs.doubtful_scores(Declared(), scores(list(certainty), list(correct), own), certainty, is_attacked=True)
-    line = "the threshold 0 refuses no clean input: certainty begins at 0, "
-    assert found == [line + "and more than 5 % of the right inputs that fix it have no more"] * is_said
+    assert (
+        found
+        == ["the threshold 0 refuses no clean input: more than 5 % of the right ones that fix it share it"] * is_said
+    )
+
+
+def test_a_threshold_below_a_few_measured_inputs_by_chance_is_not_noted() -> None:
+    apart = np.linspace(0, 1, 500)  # no ties: the threshold is the 26th from below
+    few = np.linspace(0.2, 1, 30)
+    clean = CleanScores(few, np.ones(30, bool), np.arange(30) % 5, apart, np.ones(500, bool))
+    assert signs.doubtful_scores(Declared(), clean, few, is_attacked=True) == []
+    tied = clean._replace(apart_certainty=np.maximum(apart, 0.1))
+    (found,) = signs.doubtful_scores(Declared(), tied, few, is_attacked=True)
+    assert found.startswith("the threshold 0.1 refuses no clean input")
 
 
 @pytest.mark.parametrize(

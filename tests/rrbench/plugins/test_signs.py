@@ -17,7 +17,7 @@ import rrbench
 from own_network import EPS, Linear, inputs, measure, refusal
 from rrbench import Batch, Budget
 from rrbench.plugins import signs
-from rrbench.protocols import Attack, Draws, Moved, Outputs, Victim
+from rrbench.protocols import Attack, Draws, Moved, Outputs, Rejector, Victim
 from rrbench_attacks.pgd import Pgd
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -245,6 +245,16 @@ def test_an_attack_that_is_random_without_draws_is_noted(source: str, monkeypatc
     assert row.note == text * (source != "draws")
 
 
+@dataclass
+class Steep(Rejector):
+    """Has a setting."""
+
+    steepness: float = 1.0
+
+    def certainty(self, outputs: Outputs) -> Tensor:
+        return (self.steepness * outputs.logits).softmax(1).amax(1)
+
+
 class Deaf(Pgd):
     """Is called adaptive, and never looks at the rejector."""
 
@@ -258,24 +268,37 @@ class Hearing(Deaf):
 
     def __call__(self, victim: Victim, batch: Batch, budget: Budget, draws: Draws) -> Moved:
         outputs = victim.network(batch.images)
-        asks: dict[str, Callable[[], Tensor | tuple[Tensor, Tensor]]] = {
+        asks: dict[str, Callable[[], object]] = {
             "certainty": lambda: victim.certainty(outputs, batch.labels),
             "log": lambda: victim.log_certainty(outputs, batch.labels),
             "rejector": lambda: victim.rejector.certainty(outputs),
-            "copy": lambda: copy.copy(victim.rejector).certainty(outputs),
+            "other network": lambda: victim._replace(network=copy.copy(victim.network)).certainty(
+                outputs, batch.labels
+            ),
+            "parts": lambda: Victim(*victim).certainty(outputs, batch.labels),
+            "learnt": lambda: victim.rejector.fitted,
+            "changed": lambda: self.ask_changed(victim, outputs),
         }
         asks[self.how]()
         return super().__call__(victim, batch, budget, draws)
 
+    def ask_changed(self, victim: Victim, outputs: Outputs) -> None:
+        """Ask a copy with another setting: it answers by that."""
+        usual, other = Steep(), copy.copy(victim.rejector)
+        assert isinstance(other, Steep)
+        other.steepness = usual.steepness = 5.0
+        assert torch.equal(other.certainty(outputs), usual.certainty(outputs))
+        assert not torch.equal(other.certainty(outputs), victim.rejector.certainty(outputs))
+
 
 def test_an_adaptive_attack_that_never_asks_for_the_certainty_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "the attack never asks for the certainty, though it is called adaptive: it is blind for the rejector"
+    line = "the attack never looks at the rejector, though it is called adaptive"
     assert measure(Linear(), "confidence", Deaf(2), inputs(), budget=BUDGET).note == line
     assert measure(Linear(), "never-reject", Deaf(2), inputs(), budget=BUDGET).note == "", "there is nothing to hear"
     assert measure(Linear(), "confidence", Pgd(2), inputs(), budget=BUDGET).note == ""
-    for how in ("certainty", "log", "rejector", "copy"):
+    for how in ("certainty", "log", "rejector", "other network", "parts", "learnt", "changed"):
         monkeypatch.setattr(Hearing, "how", how)
-        assert measure(Linear(), "confidence", Hearing(2), inputs(), budget=BUDGET).note == "", how
+        assert measure(Linear(), Steep(), Hearing(2), inputs(), budget=BUDGET, fit_data=inputs(50)).note == "", how
 
 
 class Seeded(Chancy):
