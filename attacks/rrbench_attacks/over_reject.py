@@ -23,6 +23,7 @@ class OverReject(Attack):
     """
 
     is_adaptive = True
+    keeps_answers = True
     needs_budget = False
     maximises = "the smallest push that makes a right answer be refused"
     cost = "at most steps x searches x restarts gradients an image"

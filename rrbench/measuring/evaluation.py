@@ -92,7 +92,7 @@ def find_notes(
     is_right = attacked.outputs.logits.argmax(1) == labels
     if not attack.keeps_answers:
         found.append(signs.helping(measured.outputs("test").logits.argmax(1) == labels, is_right))
-    if attacked.reached is not None:
+    if attacked.reached is not None and not attack.keeps_answers:
         untrue = int((attacked.reached & is_right).sum())
         if untrue > CLAIMED * len(labels):
             found.append(f"{untrue} inputs that the attack says to have fooled are answered right")

@@ -17,6 +17,7 @@ import rrbench
 from own_network import Linear, inputs, measure, refusal
 from rrbench import Batch, Budget, Outputs, UseError
 from rrbench.protocols import Draws, Moved, Victim
+from rrbench_attacks.over_reject import OverReject
 from rrbench_attacks.pgd import Pgd
 from rrbench_baselines.confidence import Confidence
 
@@ -79,6 +80,13 @@ class Boasting(Pgd):
 def test_inputs_that_an_attack_only_says_to_have_fooled_are_counted() -> None:
     row = measure(Linear(), "confidence", Boasting(1), inputs(200))
     assert f"{2 * row.acc_all:.0f} inputs that the attack says to have fooled are answered right" in row.note
+
+
+def test_of_an_attack_whose_goal_is_a_refused_right_answer_that_is_not_said() -> None:
+    rows = rrbench.evaluate(Linear(), "confidence", OverReject(), inputs(200))
+    assert list(rows.norm) == ["l2", "linf"]
+    assert list(rows.note) == ["", ""]
+    assert (rows.success > 0.8).all(), "what it reached are right answers, and a note on them would be wrong"
 
 
 class Building(Linear):
