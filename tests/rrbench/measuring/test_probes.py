@@ -333,7 +333,9 @@ def test_calibration_inputs_with_ids_of_other_measured_images_are_noted() -> Non
     pixels, labels, model = digits_and_lines()
     images, known = torch.from_numpy(pixels / 16).float()[:, None], torch.from_numpy(labels)
     test = Batch(images[:100], known[:100], torch.arange(100))
-    line = "40 calibration inputs have ids of measured inputs, which are other images: they fix no threshold"
+    unlike = int((labels[100:140] != labels[60:100]).sum())
+    assert unlike == 37, "three of forty digits are the same by chance"
+    line = "37 calibration inputs have ids of measured inputs of other labels: they fix no threshold"
     for first, ids, said in (
         (100, torch.arange(60, 160), line),
         (100, torch.arange(100, 200), ""),
@@ -342,6 +344,16 @@ def test_calibration_inputs_with_ids_of_other_measured_images_are_noted() -> Non
         calibration = Batch(images[first:][:100], known[first:][:100], ids)
         (found,) = rrbench.evaluate(model, "confidence", "clean", test, calibration_data=calibration).note
         assert found == said
+
+
+def test_calibration_inputs_that_are_the_measured_ones_in_another_form_are_not_noted() -> None:
+    pixels, labels, model = digits_and_lines()
+    images, known = torch.from_numpy(pixels / 16).float()[:100, None], torch.from_numpy(labels)[:100]
+    clean = Batch(images, known, torch.arange(100))
+    for corrupted in (images / 2 + 0.25, images.roll(1, 3)):
+        test = clean._replace(images=corrupted)
+        (found,) = rrbench.evaluate(model, "confidence", "clean", test, calibration_data=clean).note
+        assert "ids" not in found
 
 
 def test_classes_that_are_missing_are_noted_if_chance_would_not_leave_them_out() -> None:
