@@ -10,7 +10,8 @@ from rrbench.rows.row import ResultRow
 
 PAGE = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 SECTION = " ".join(PAGE.split("### CCAT: three scales")[1].split("\n### ")[0].split())
-SCALE1, SCALE4 = "ccat(attack_mode=train,scale=1)", "ccat"
+SCALE1, SCALE4, WITH_RR = "ccat(attack_mode=train,scale=1)", "ccat", "ccat+rr"
+REJECTOR = {SCALE1: "confidence", SCALE4: "confidence", WITH_RR: "rr"}
 FALLS = 100  # the epoch after which the learning rate falls for the first time
 STOPPED = 16  # the last epoch of scale 2
 
@@ -26,7 +27,7 @@ def training(trained_as: str) -> Training:
 
 
 def row(attack: str, eps: str = "8/255", trained_as: str = SCALE4) -> ResultRow:
-    wanted = (trained_as, "confidence", attack, eps)
+    wanted = (trained_as, REJECTOR[trained_as], attack, eps)
     found = [each for each in rows() if (each.trained_as, each.rejector, each.attack, each.eps) == wanted]
     return sorted(found, key=lambda each: each.preset)[0]  # clean rows are in `paper` and `strong`, and alike
 
@@ -44,6 +45,7 @@ def test_the_table_of_the_trainings_is_that_of_logs_and_rows() -> None:
     for name, trained_as in (
         ("scale 1, train mode: the defaults", SCALE1),
         ("scale 4, eval mode: `ccat` here", SCALE4),
+        ("scale 4, eval mode, with RR: `ccat+rr` here", WITH_RR),
     ):
         entry, robust = training(trained_as)
         tpr95 = [
@@ -52,8 +54,9 @@ def test_the_table_of_the_trainings_is_that_of_logs_and_rows() -> None:
         numbers = (f"{entry.clean_accuracy:.2f}", f"{entry.robust_accuracy:.2f}", f"{robust[-1]:.2f}", *tpr95)
         assert f"| {name} | {' | '.join(numbers)} |" in SECTION
         assert (robust.index(max(robust)) == 0) == (trained_as == SCALE1)
-    theirs = printed("confidence", "ccat", "clean", ""), printed("confidence", "ccat", "gama-fw-100", "8", "table4")
-    assert f"| the paper | | | | {theirs[0]:.2f} | {theirs[1]:.2f} |" in SECTION
+    for name, rejector in (("CCAT", "confidence"), ("CCAT with RR", "rr")):
+        theirs = printed(rejector, "ccat", "clean", ""), printed(rejector, "ccat", "gama-fw-100", "8", "table4")
+        assert f"| the paper, {name} | | | | {theirs[0]:.2f} | {theirs[1]:.2f} |" in SECTION
 
 
 def test_the_ranges_over_epochs_are_those_of_the_logs() -> None:
@@ -67,16 +70,20 @@ def test_the_ranges_over_epochs_are_those_of_the_logs() -> None:
 
 
 def test_what_is_said_of_the_rows_and_of_the_paper() -> None:
-    ours = [row("clean", ""), row("pgd100x10"), row("pgd100x10", "16/255"), row("pgd100x10", "128/255")]
     where = (("clean", ""), ("pgd-100x10", "8"), ("pgd-100x10", "16"), ("pgd-100x10", "128"))
-    theirs = [printed("confidence", "ccat", *each) for each in where]
-    clean, *apart = (paper - (mine.acc_tpr95 or 0) for mine, paper in zip(ours, theirs, strict=True))
-    far = "{:.0f} at 8/255, {:.0f} at 16/255 and {:.0f} at l2".format(*apart)
-    assert f"TPR-95 is {clean:.1f} points lower on clean inputs, {far}." in SECTION
-    blind, better, knowing = (f"{row(name).deploy_robust:.2f}" for name in ("pgd100x10", "gama-fw", "apgd-reject"))
-    assert (
-        f"leaves {blind} % robust at the deployed threshold, GAMA-FW {better} and `apgd-reject` {knowing}." in SECTION
-    )
+    for trained_as in (SCALE4, WITH_RR):
+        ours = [row(name.replace("-", ""), eps and f"{eps}/255", trained_as) for name, eps in where]
+        theirs = [printed(REJECTOR[trained_as], "ccat", *each) for each in where]
+        clean, *apart = (paper - (mine.acc_tpr95 or 0) for mine, paper in zip(ours, theirs, strict=True))
+        far = "{:.0f} at 8/255, {:.0f} at 16/255 and {:.0f} at l2".format(*apart)
+        assert f"TPR-95 is {clean:.1f} points lower on clean inputs, {far}." in SECTION
+    attacks = ("pgd100x10", "gama-fw", "apgd-reject")
+    left = {name: [f"{row(each, trained_as=name).deploy_robust:.2f}" for each in attacks] for name in (SCALE4, WITH_RR)}
+    said = "leaves `ccat` {} % robust at the deployed threshold, GAMA-FW {} and `apgd-reject` {}.".format(*left[SCALE4])
+    assert f"{said} `ccat+rr` has {{}}, {{}} and {{}}.".format(*left[WITH_RR]) in SECTION
+    alone, with_rr = (row("worst-case", trained_as=name) for name in (SCALE4, WITH_RR))
+    assert f"it is {with_rr.deploy_joint:.2f} joint, where confidence on `ccat` is {alone.deploy_joint:.2f}." in SECTION
+    assert f"without rejection, {with_rr.acc_all:.2f} and {alone.acc_all:.2f} % stay right." in SECTION
     behind, ahead = (
         (printed("confidence", "pgd-at", *each) - printed("confidence", "ccat", *each)) for each in where[1:3]
     )

@@ -193,15 +193,22 @@ def test_the_tables_of_corruptions_gama_and_cifar100_are_those_of_the_rows() -> 
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     corrupted = measured_beside_published(TABLE3, "cifar10-c-made")
     order = [("pgd-at", "rr"), ("pgd-at", "ebd"), ("pgd-at", "snet"), ("trades", "confidence"), ("trades", "rr")]
-    lines = [corrupted[victim] for victim in (*order, ("carl", "carl"), ("atro", "atro"), ("ccat", "confidence"))]
+    lines = [
+        corrupted[victim]
+        for victim in (*order, ("carl", "carl"), ("atro", "atro"), ("ccat", "confidence"), ("ccat", "rr"))
+    ]
     assert len(corrupted) == len(lines)
     assert {len(line) for line in lines} == {10}
-    behind = [
-        float(each.cell.value) - (each.measured.value or 0)
-        for each in tables(TABLE3, "cifar10-c-made").judged
-        if each.cell.at == "ccat" and each.verdict == "unexplained"
-    ]
-    assert f"CCAT is {min(behind):.1f} to {max(behind):.1f} points below its published line, but for `contrast`" in text
+    alone, with_rr = (
+        [
+            float(each.cell.value) - (each.measured.value or 0)
+            for each in tables(TABLE3, "cifar10-c-made").judged
+            if (each.cell.at, each.cell.rejector, each.verdict) == ("ccat", rejector, "unexplained")
+        ]
+        for rejector in ("confidence", "rr")
+    )
+    assert f"CCAT is {min(alone):.1f} to {max(alone):.1f} points below its published line, but for `contrast`" in text
+    assert f"CCAT+RR is {min(with_rr):.1f} to {max(with_rr):.1f} points below," in " ".join(text.split())
     for attack in lines[0]:
         cells = " | ".join(line[attack] for line in lines)
         assert f"| `{attack[0].removeprefix('corruption:')}` | {cells} |\n" in text
