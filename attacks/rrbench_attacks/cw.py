@@ -6,6 +6,7 @@ With `goal=adaptive` the rejector must accept it too (Pang et al., 2022, arXiv 2
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.ascent import Score, doubt_of, judge, margin, wide
+from rrbench.compute.repeated import Repeated
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 from rrbench_attacks.objectives import confidence
@@ -47,11 +49,12 @@ class Record:
         """Begin a goal: the answers so far become the start, and distance is measured from there."""
         self.floor, self.start, self.answer = floor, self.answer, self.answer.clone()
         self.distance = torch.full_like(self.boldness, self.farthest)
-        self.begin()
+        self.candidate, self.nearest = self.answer.clone(), self.distance.clone()
 
     def begin(self) -> None:
         """Begin a descent: only candidates that are nearer than the answers count."""
-        self.candidate, self.nearest = self.answer.clone(), self.distance.clone()
+        self.candidate.copy_(self.answer)
+        self.nearest.copy_(self.distance)
 
     def see(
         self, rows: Tensor, images: Tensor, wrong: Tensor, lead: Tensor, certainty: Tensor, distance: Tensor
@@ -80,41 +83,95 @@ class Record:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015, arXiv 1412.6980) on a batch from which images can be dropped."""
+    """Adam (Kingma and Ba, 2015, arXiv 1412.6980) on the first rows of tensors that stay where they are."""
 
-    def __init__(self, position: Tensor, learning_rate: float) -> None:
-        self.position, self.learning_rate, self.count = position, learning_rate, 0
-        self.first, self.second = torch.zeros_like(position), torch.zeros_like(position)
+    def __init__(self, like: Tensor, learning_rate: float, steps: int) -> None:
+        self.position, self.first, self.second = (torch.zeros_like(like) for _ in range(3))
+        self.taken = torch.zeros(1, dtype=torch.long, device=like.device)
+        counts = range(1, steps + 1)
+        self.rates = like.new_tensor([-learning_rate / (1 - 0.9**count) for count in counts])
+        self.shares = like.new_tensor([1 - 0.999**count for count in counts])
 
-    def keep(self, rows: Tensor) -> None:
-        """Keep only the images in `rows`."""
-        self.position, self.first, self.second = self.position[rows], self.first[rows], self.second[rows]
+    def begin(self) -> None:
+        """Go back to where all began."""
+        for each in (self.position, self.first, self.second, self.taken):
+            each.zero_()
 
     def descend(self, gradient: Tensor) -> None:
-        """Take one step down."""
-        self.count += 1
-        self.first = self.first.lerp(gradient, 1 - 0.9)
-        self.second = self.second.lerp(gradient.square(), 1 - 0.999)
-        spread = (self.second / (1 - 0.999**self.count)).sqrt() + 1e-8
-        self.position = self.position.addcdiv(self.first, spread, value=-self.learning_rate / (1 - 0.9**self.count))
+        """Take one step down with as many rows as the gradient has."""
+        count = len(gradient)
+        first = self.first[:count].lerp_(gradient, 1 - 0.9)
+        second = self.second[:count].lerp_(gradient.square(), 1 - 0.999)
+        spread = (second / self.shares[self.taken]).sqrt_().add_(1e-8)
+        self.position[:count].add_((first * self.rates[self.taken]).div_(spread))
+        self.taken += 1
 
 
 class Descent:
-    """The images that still make progress in one descent, and what belongs to each of them."""
+    """The images that still make progress, at the front of tensors that stay where they are, and what belongs to each.
 
-    def __init__(self, record: Record, weight: Tensor, learning_rate: float) -> None:
+    A few that make none may stand behind them, since only some batch sizes are recorded; nothing they find counts.
+    """
+
+    def __init__(self, record: Record, learning_rate: float, steps: int) -> None:
+        self.record = record
         self.rows = torch.arange(len(record.labels), device=record.labels.device)  # where they are in the record
-        self.start, self.labels, self.weight = record.start, record.labels, weight
-        self.centre = (INSIDE * (2 * self.start - 1)).atanh()  # the start in tanh space
-        self.adam = Adam(torch.zeros_like(self.start), learning_rate)  # its position is the offset from the centre
-        self.lowest = self.last = torch.full_like(weight, math.inf)  # the loss that counts: now, and at the last check
+        self.start, self.labels = record.start.clone(), record.labels.clone()
+        self.centre = torch.empty_like(self.start)  # the start in tanh space
+        self.adam = Adam(self.start, learning_rate, steps)  # its position is the offset from the centre
+        self.weight = torch.empty_like(record.distance)
+        self.lowest, self.last = (torch.empty_like(self.weight) for _ in range(2))  # losses: now, at the last check
+        self.is_going = torch.empty_like(record.broken)
+        self.reached = torch.empty_like(record.broken)  # of all images, in the record's order
 
-    def keep(self, going: Tensor) -> None:
-        """Keep only the images in `going`."""
-        self.rows, self.labels, self.weight = self.rows[going], self.labels[going], self.weight[going]
-        self.start, self.centre = self.start[going], self.centre[going]
-        self.lowest, self.last = self.lowest[going], self.last[going]
-        self.adam.keep(going)
+    def begin(self, weight: Tensor) -> None:
+        """Begin a descent of all images from the start."""
+        self.size = self.left = len(weight)
+        self.rows.copy_(torch.arange(self.size, device=weight.device))
+        self.start.copy_(self.record.start)
+        self.labels.copy_(self.record.labels)
+        self.centre.copy_((INSIDE * (2 * self.start - 1)).atanh_())
+        self.weight.copy_(weight)
+        self.adam.begin()
+        self.lowest.fill_(math.inf)
+        self.last.fill_(math.inf)
+        self.is_going.fill_(True)
+        self.reached.fill_(False)
+
+    def state(self) -> list[Tensor]:
+        """Return what one step changes and the next one reads."""
+        return [self.adam.position, self.adam.first, self.adam.second, self.adam.taken, self.lowest]
+
+    def check(self) -> Tensor:
+        """Tell which images have found a new lowest loss since the last check; a NaN is noted."""
+        going, lowest = self.is_going[: self.size], self.lowest[: self.size]
+        self.note_broken()
+        progress = going & (lowest <= STALLED * self.last[: self.size])
+        self.last.copy_(self.lowest)
+        return progress
+
+    def note_broken(self) -> None:
+        """Remember which images have a loss that is NaN."""
+        broken = self.is_going[: self.size] & self.lowest[: self.size].isnan()
+        self.record.broken[self.rows[: self.size]] |= broken
+
+    def keep(self, going: Tensor, left: int, size: int) -> None:
+        """Move the `left` images in `going` to the front, with others behind them up to `size`."""
+        order = torch.cat([going.nonzero()[:, 0], (~going).nonzero()[:, 0]])[:size]
+        self.is_going[: self.size] = going
+        of_images = (
+            self.rows,
+            self.start,
+            self.labels,
+            self.centre,
+            self.weight,
+            self.lowest,
+            self.last,
+            self.is_going,
+        )
+        for each in (*of_images, self.adam.position, self.adam.first, self.adam.second):
+            each[:size] = each[order]
+        self.size, self.left = size, left
 
 
 @dataclass(frozen=True)
@@ -183,9 +240,13 @@ class CarliniWagner(Attack):
         """Search each image's weight c: ten times larger while it fails, then by bisection."""
         low = torch.zeros_like(record.distance)
         high, weight = torch.full_like(low, HIGHEST), torch.full_like(low, self.c0)
+        descent = Descent(record, self.learning_rate, self.steps)
+        step = Repeated(partial(self.step, network, descent), descent.state(), network)
         for _ in range(self.searches):
             record.begin()
-            reached = self.descend(network, record, weight) & ~self.certify(network, record)
+            descent.begin(weight)
+            self.descend(descent, step)
+            reached = descent.reached & ~self.certify(network, record)
             high = torch.where(reached, torch.minimum(high, weight), high)
             low = torch.where(reached, low, torch.maximum(low, weight))
             weight = torch.where(high < UNBOUNDED, (low + high) / 2, weight * 10)
@@ -230,50 +291,48 @@ class CarliniWagner(Attack):
         record.accept(rows[there], images[there], distance[there])
         return there
 
-    def descend(self, network: Network, record: Record, weight: Tensor) -> Tensor:
-        """Descend from the start with each image's weight, and tell which images reached the goal on the way.
+    def descend(self, descent: Descent, step: Repeated) -> None:
+        """Descend from the start with each image's weight; images that make no progress leave the batch."""
+        for count in range(self.steps):
+            step(descent.size)
+            if count % max(self.steps // CHECKS, 1) == 0:
+                going = descent.check()
+                left = int(going.sum())
+                if not left:
+                    return
+                if left < descent.left:
+                    descent.keep(going, left, step.rows(left, descent.size))
+        descent.note_broken()
 
-        Images that make no progress leave the batch.
-        """
-        descent = Descent(record, weight, self.learning_rate)
-        reached = torch.zeros_like(record.broken)
-        for step in range(self.steps):
-            loss, gradient, is_there = self.evaluate(network, record, descent)
-            reached[descent.rows] |= is_there
-            # Differs from the release: an image's own loss oscillates, so the lowest of its losses counts.
-            descent.lowest = torch.minimum(descent.lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss)
-            if step % max(self.steps // CHECKS, 1) == 0:
-                record.broken[descent.rows] |= descent.lowest.isnan()
-                going = descent.lowest <= STALLED * descent.last
-                descent.last = descent.lowest
-                if not bool(going.all()):
-                    descent.keep(going)
-                    gradient = gradient[going]
-                if not len(descent.rows):
-                    break
-            descent.adam.descend(gradient)
-        record.broken[descent.rows] |= descent.lowest.isnan()
-        return reached
+    def step(self, network: Network, descent: Descent, size: int) -> None:
+        """Take one step with the first images of a descent. All it writes stays where it is: it may be recorded."""
+        loss, gradient, is_there = self.evaluate(network, descent, size)
+        descent.reached[descent.rows[:size]] |= is_there
+        lowest = descent.lowest[:size]
+        # Differs from the release: an image's own loss oscillates, so the lowest of its losses counts.
+        lowest.copy_(torch.minimum(lowest, loss) if self.stop == "image" else loss.sum().expand_as(loss))
+        descent.adam.descend(gradient)
 
-    def evaluate(self, network: Network, record: Record, descent: Descent) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate(self, network: Network, descent: Descent, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return each image's loss and gradient, and which images are at the goal; the record sees them all."""
-        offset = descent.adam.position.detach().requires_grad_()
+        record, labels, start = descent.record, descent.labels[:size], descent.start[:size]
+        offset = descent.adam.position[:size].detach().requires_grad_()
         with torch.enable_grad():
-            moved = ((descent.centre + offset).tanh() + 1) / 2
+            moved = ((descent.centre[:size] + offset).tanh() + 1) / 2
             outputs = network(moved)
-            lead = margin(outputs.logits, descent.labels)
+            lead = margin(outputs.logits, labels)
             shortfall = F.relu(lead)
             with torch.set_grad_enabled(record.floor != WRONG):  # if wrong is enough, nothing descends by certainty
-                certainty = record.certainty(outputs, descent.labels)
+                certainty = record.certainty(outputs, labels)
             if record.floor != WRONG:
                 shortfall = shortfall + F.relu(record.floor - certainty)
-            loss = self.penalty(moved - descent.start) + descent.weight * shortfall
+            loss = self.penalty(moved - start) + descent.weight[:size] * shortfall
             (gradient,) = torch.autograd.grad(loss.sum(), offset)
         moved, loss = moved.detach(), loss.detach()
         with torch.no_grad():
-            wrong = outputs.logits.argmax(1) != descent.labels
-            distance = self.distance(moved - descent.start)
-            return loss, gradient, record.see(descent.rows, moved, wrong, lead, certainty, distance)
+            wrong = (outputs.logits.argmax(1) != labels) & descent.is_going[:size]
+            distance = self.distance(moved - start)
+            return loss, gradient, record.see(descent.rows[:size], moved, wrong, lead, certainty, distance)
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,13 @@ class Instrumented(nn.Module):
         super().__init__()
         self.network, self.precision, self.watch = network, precision, watch
         self.twin, self.exact = twin, exact
+        # Passes in eval mode may be recorded on the GPU, since the network's own are.
+        self.replays = bool(getattr(network, "replays", False))
         self.gradients = 0
         self.forwards = 0
         self._left_out = 0
-        self._vanished: list[Tensor] = []
-        self._broken: list[Tensor] = []
+        self._vanished: Tensor | None = None  # how many gradients were zero everywhere
+        self._broken: Tensor | None = None  # whether one was NaN
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs, so that certainty is never computed in lower precision."""
@@ -80,16 +82,24 @@ class Instrumented(nn.Module):
         return Outputs(*(part.float() for part in outputs))
 
     def _look(self, gradient: Tensor) -> None:
-        """Count zero and NaN gradients without waiting for the device."""
+        """Count zero and NaN gradients without waiting for the device; in place, so that a recorded step counts too."""
         largest = gradient.detach().flatten(1).abs().amax(1)
-        self._vanished.append((largest == 0).sum())
-        self._broken.append(largest.isnan().any())
+        vanished, broken = self._tallies(gradient.device)
+        vanished += (largest == 0).sum()
+        broken |= largest.isnan().any()
+
+    def _tallies(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if self._vanished is None or self._broken is None:
+            self._vanished = torch.zeros((), dtype=torch.long, device=device)
+            self._broken = torch.zeros((), dtype=torch.bool, device=device)
+        return self._vanished, self._broken
 
     def leave_out(self, counts: Tensor, is_flat: Tensor) -> None:
         """Note how many gradients of each image an attack knew without asking, and whether these were all zero."""
         if self.watch:
             self._left_out += int(counts.sum())
-            self._vanished.append(counts[is_flat].sum())
+            vanished, _ = self._tallies(counts.device)
+            vanished += counts[is_flat].sum()
 
     def vanished(self) -> float:
         """Return the share of gradients that were zero everywhere: there no attack can climb.
@@ -97,8 +107,8 @@ class Instrumented(nn.Module):
         A gradient that an attack left out counts too: the share is that of the same attack with all its steps.
         """
         asked = self.gradients + self._left_out
-        return float(sum(self._vanished)) / asked if asked else 0.0
+        return float(self._vanished or 0) / asked if asked else 0.0
 
     def has_seen_nan(self) -> bool:
         """Tell whether a gradient was NaN: its image may look robust although it is not."""
-        return any(bool(found) for found in self._broken)
+        return bool(self._broken is not None and self._broken)

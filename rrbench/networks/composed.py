@@ -22,6 +22,7 @@ class Composed(nn.Module):
 
     mean: Tensor
     std: Tensor
+    replays = False  # small batches, on a GPU
 
     def __init__(self, info: DataInfo, backbone: nn.Module, width: int, rejector: Rejector) -> None:
         super().__init__()
@@ -80,6 +81,7 @@ class Composed(nn.Module):
         replay = getattr(self.backbone, "replay", None)
         if replay is not None:
             replay()
+            self.replays = True
 
 
 def _has_autocast(kind: str) -> bool:

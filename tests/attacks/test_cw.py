@@ -1,7 +1,8 @@
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -9,14 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recordings import Rehearsed
+from rrbench.compute.devices import make_twin, place
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
+from rrbench.compute.recorder import SIZES
+from rrbench.compute.repeated import Repeated
+from rrbench.datasets.cifar import Cifar10
 from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
+from rrbench.networks.preact_resnet import PreActResNet18
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
+from rrbench_attacks import cw
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf, Record
 from rrbench_attacks.foolbox_attack import load
+from rrbench_baselines.rr import RR
 
 BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
 SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 4}
@@ -238,6 +247,62 @@ def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner) -> 
     parts = [run(attack, network, batch.at(piece), Energy(), 5.0) for piece in (slice(0, 7), slice(7, 24))]
     assert torch.equal(torch.cat([flags(part) for part in parts]), flags(whole))
     torch.testing.assert_close(torch.cat([part.images for part in parts]), whole.images, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("attack", [*BOTH, CwL2("adaptive"), CwLinf("adaptive", start="phase1"), CwL2(stop="batch")])
+def test_recorded_steps_find_what_plain_ones_find(attack: CarliniWagner, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, batch = digits(90)
+    attack = replace(attack, **SHORT)
+    plain = run(attack, network, batch, median=0.6)
+    record = Rehearsed()
+    monkeypatch.setattr(cw, "Repeated", partial(Repeated, record=record))
+    seen: list[int] = []
+
+    def watched(images: Tensor) -> Outputs:
+        seen.append(len(images))
+        outputs: Outputs = network(images)
+        return outputs
+
+    recorded = run(attack, watched, batch, median=0.6)
+    assert torch.equal(flags(recorded), flags(plain))
+    assert recorded.boldest is not None
+    assert plain.boldest is not None
+    for found, expected in ((recorded.images, plain.images), (recorded.boldest, plain.boldest)):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert set(seen) <= {90, *SIZES}
+    assert record.replays > 0.8 * len(seen)
+    assert (len(set(seen)) > 2) == (attack.stop == "image")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("goal", ["normal", "adaptive"])
+@pytest.mark.parametrize("kind", [CwL2, CwLinf])
+def test_on_a_gpu_recorded_steps_find_what_plain_ones_find(kind: type[CarliniWagner], goal: Any) -> None:
+    torch.manual_seed(0)
+    network = place(PreActResNet18().build(Cifar10.info, RR()), torch.device("cuda")).eval().requires_grad_(False)
+    images = torch.rand(90, 3, 32, 32, generator=torch.Generator().manual_seed(1)).cuda()
+    with torch.no_grad():
+        outputs = network(images)
+    batch = Batch(images, outputs.logits.argmax(1), torch.arange(90, device="cuda"))
+    found = []
+    for replays in (False, True):
+        twin = make_twin(network, "bf16", torch.device("cuda"), replays=True)
+        assert twin is not None
+        seen = Instrumented(twin, "bf16", exact=network, watch=True)
+        assert seen.replays
+        seen.replays = replays
+        median = float(RR().certainty(outputs).median())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found.append(run(kind(goal, **{**SHORT, "steps": 100}), seen, batch, RR(), median))
+        assert not seen.has_seen_nan()
+    plain, recorded = found
+    assert (flags(recorded) == flags(plain)).float().mean() > 0.97
+    both = flags(plain) & flags(recorded)
+    assert both.sum() > 60
+    norm: Norm = "l2" if kind is CwL2 else "linf"
+    one, other = (float(distances(moved.images, batch, norm)[both].mean()) for moved in (plain, recorded))
+    assert other == pytest.approx(one, rel=0.02)
 
 
 @pytest.mark.parametrize(

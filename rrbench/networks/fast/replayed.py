@@ -14,18 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rrbench.compute.turns import TURNS
+from rrbench.compute.recorder import PLAIN, SIZES, Recorder, Recording, Work, is_near, is_recording
 from rrbench.errors import first_line
 from rrbench.networks.fast.norm_relu import Seen
 
-# Of a larger batch the kernels take longer than their launches.
-SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
-PLAIN = 3  # passes of a size before it is recorded: a few are not worth a recording
-# How far a recorded pass may be from the plain one, as a share of its length. Not 0: cuDNN may choose other kernels for
-# another batch size.
-APART = 0.01
-
-Work = Callable[[], Tensor]
 Trail = list[Any]  # what a backbone stores on its way forward, for the way back
 
 
@@ -39,47 +31,6 @@ class Backbone(Protocol):
     def image_gradient(self, gradient: Tensor, trail: Trail, last: Seen, *, training: bool) -> Tensor:
         """Return the gradient of the images, given that of the features."""
         ...
-
-
-class Recording(Protocol):
-    """Work that can be done again."""
-
-    def replay(self) -> Tensor:
-        """Do the work, and return its result; the next replay overwrites it."""
-        ...
-
-
-class Graph:
-    """Work recorded on a GPU."""
-
-    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
-        self.graph, self.result = graph, result
-
-    def replay(self) -> Tensor:
-        """Do the work on the current stream."""
-        self.graph.replay()
-        return self.result
-
-
-class Recorder:
-    """Records work on the current GPU. All its recordings share memory, so at most one may be in use."""
-
-    def __init__(self) -> None:
-        # Memory is shared only between recordings on the same stream.
-        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-
-    def __call__(self, work: Work) -> Graph:
-        """Do the work twice: plainly, which compiles and chooses kernels, then while it is recorded."""
-        graph = torch.cuda.CUDAGraph()
-        with TURNS.alone():
-            self.stream.wait_stream(torch.cuda.current_stream())
-            # Outside: a recording that fails does not go back to the stream before.
-            with torch.cuda.stream(self.stream):
-                work()
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                    result = work()
-            torch.cuda.current_stream().wait_stream(self.stream)
-        return Graph(graph, result)
 
 
 class Pass:
@@ -112,11 +63,11 @@ class Pass:
         """Tell whether it answers as the plain pass does."""
         trail: Trail | None = None if self.trail is None else []
         expected, last = self.backbone.ascend(images, trail)
-        if not _is_near(self.ascend(images), expected):
+        if not is_near(self.ascend(images), expected):
             return False
         if trail is None:
             return True
-        return _is_near(self.descend(expected), self.backbone.image_gradient(expected, trail, last, training=False))
+        return is_near(self.descend(expected), self.backbone.image_gradient(expected, trail, last, training=False))
 
     def _ascend(self) -> Tensor:
         if self.trail is not None:
@@ -128,13 +79,6 @@ class Pass:
         assert self.trail is not None
         assert self.last is not None
         return self.backbone.image_gradient(self.gradient, self.trail, self.last, training=False)
-
-
-def _is_near(found: Tensor, expected: Tensor) -> bool:
-    """Compare, but for NaN and infinite values, which the network itself gives."""
-    finite = expected.isfinite()
-    apart = torch.where(finite, found - expected, 0.0).norm()
-    return bool(apart <= APART * torch.where(finite, expected, 0.0).norm())
 
 
 class Turn(NamedTuple):
@@ -164,7 +108,7 @@ class Replayed:
     def find(self, images: Tensor, *, has_gradient: bool) -> Pass | None:
         """Return the pass for a batch; None if it must go plainly."""
         size = next((size for size in SIZES if size >= len(images)), None)
-        if self.is_refused or size is None or not len(images):
+        if self.is_refused or size is None or not len(images) or is_recording():
             return None
         key = torch.Size((size, *images.shape[1:])), has_gradient
         if key not in self.passes:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from rrbench.compute import devices
 from rrbench.compute.devices import make_twin, tf32
+from rrbench.compute.recorder import PLAIN, SIZES, Recording, Work
 from rrbench.compute.turns import TURNS
 from rrbench.networks.composed import Composed
-from rrbench.networks.fast.replayed import PLAIN, SIZES, Pass, Recording, Replayed, Work
+from rrbench.networks.fast.replayed import Pass, Replayed
 from rrbench.networks.fast.residual import FastResidual
 from rrbench.networks.preact_resnet import PreActResNet18, ResidualBackbone
 from rrbench.protocols import DataInfo
