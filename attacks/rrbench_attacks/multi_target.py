@@ -22,7 +22,7 @@ class MultiTarget(Climb):
 
     paper = "Gowal et al. 2019, arXiv 1910.09338"
     maximises = "the logit of each other class in turn, minus the true one's"
-    cost = "steps x restarts x (classes - 1) gradients an image, or x targets from the second start on"
+    cost = "steps x restarts x (classes - 1) gradients an image; after the first start, x targets"
     added = frozenset({"targets"})
 
     steps: int = 100
