@@ -219,6 +219,16 @@ class Tracker:
         return Moved(self.answer, self.boldest)
 
 
+def best_places(evades: Tensor, rank: Tensor, count: int) -> Tensor:
+    """Return where the best `count` candidates of each input are among all, (count, N), the earliest place first.
+
+    As for a tracker, evading candidates come first, then those of higher rank; of equal ones the earlier is taken.
+    """
+    order = rank.argsort(dim=0, descending=True, stable=True)
+    order = order.gather(0, evades.gather(0, order).int().argsort(dim=0, descending=True, stable=True))
+    return order[:count].sort(dim=0).values
+
+
 def search(
     network: Network,
     batch: Batch,
@@ -234,47 +244,87 @@ def search(
     select: Select,
     doubt: float = 0.0,
     until: Until = "end",
+    narrow: int | None = None,
 ) -> Moved:
     """Ascend each objective from each random start, and keep one answer for each input over all of them.
 
     A small batch climbs several starts and objectives at once; the answer does not depend on how many. `until="repeat"`
     leaves out what a climb in linf would only repeat (`cycles.py`); steps in l2 hardly ever come back to the same bits.
+    `narrow` leaves out climbs: from the second start on, each input climbs only so many objectives, those whose answers
+    from the first start ranked best for it.
     """
     if steps < 0 or restarts < 1:
         raise CellError(f"an attack takes no fewer than 0 steps from 1 start: steps={steps}, restarts={restarts}")
+    if narrow is not None and narrow < 1:
+        raise CellError(f"an attack climbs at least 1 objective from each start: narrow={narrow}")
     tracker = Tracker(batch, certainty, keep, select, doubt)
-    climbs = [(restart, score) for restart in range(restarts) for score in objectives]
-    at_once = copies(batch.size, len(climbs))
-    for first in range(0, len(climbs), at_once):
-        group = climbs[first : first + at_once]
-        many = batch.repeated(len(group))
-        together = Tracker(many, certainty, keep, select, doubt)
-        restarts_here = {restart for restart, _ in group}
-        starts = {at: random_start(batch, budget.norm, budget.eps, draws, at) for at in restarts_here}
-        start = torch.cat([starts[restart] for restart, _ in group])
-        objective = partial(_side_by_side, group, batch.labels)
-        here = _Climbs(network, many.images, objective, together, budget, step, steps)
-        last = here.until_repeat(start) if until == "repeat" and budget.norm == "linf" else here.to_the_end(start)
-        with torch.no_grad():
-            outputs = network(last)
-            together.see(last, outputs, objective(torch.arange(many.size))(outputs), is_last=True)
-        tracker.join(together)
+
+    def climb(climbs: Sequence[_Climb]) -> tuple[list[Tensor], list[Tensor]]:
+        """Show every climb to the tracker; return which evade, and their ranks, in parts of (climbs, N)."""
+        evades, ranks = [], []
+        at_once = copies(batch.size, len(climbs))
+        for first in range(0, len(climbs), at_once):
+            group = climbs[first : first + at_once]
+            many = batch.repeated(len(group))
+            together = Tracker(many, certainty, keep, select, doubt)
+            restarts_here = {restart for restart, _ in group}
+            starts = {at: random_start(batch, budget.norm, budget.eps, draws, at) for at in restarts_here}
+            start = torch.cat([starts[restart] for restart, _ in group])
+            objective = partial(_side_by_side, group, batch.labels)
+            here = _Climbs(network, many.images, objective, together, budget, step, steps)
+            last = here.until_repeat(start) if until == "repeat" and budget.norm == "linf" else here.to_the_end(start)
+            with torch.no_grad():
+                outputs = network(last)
+                together.see(last, outputs, objective(torch.arange(many.size))(outputs), is_last=True)
+            tracker.join(together)
+            evades.append(together.evades.view(len(group), batch.size))
+            ranks.append(together.rank.view(len(group), batch.size))
+        return evades, ranks
+
+    count = len(objectives) if narrow is None else narrow
+    full_starts = restarts if count >= len(objectives) else 1
+    evades, ranks = climb([(restart, _for_all(score)) for restart in range(full_starts) for score in objectives])
+    if full_starts < restarts:
+        best = best_places(torch.cat(evades), torch.cat(ranks), count)
+        chosen = [_for_each(objectives, numbers) for numbers in best]
+        climb([(restart, score) for restart in range(full_starts, restarts) for score in chosen])
     return tracker.moved()
 
 
 Objective = Callable[[Outputs], Tensor]
+_Score = Callable[[Outputs, Tensor, Tensor], Tensor]  # (outputs, labels, places in the batch) -> (N,)
+_Climb = tuple[int, _Score]  # (restart, what it climbs)
 
 
-def _side_by_side(climbs: Sequence[tuple[int, Score]], labels: Tensor, places: Tensor) -> Objective:
+def _for_all(score: Score) -> _Score:
+    return lambda outputs, labels, places: score(outputs, labels)
+
+
+def _for_each(scores: Sequence[Score], numbers: Tensor) -> _Score:
+    """Let each input of the batch climb the score with its own number."""
+
+    def score(outputs: Outputs, labels: Tensor, places: Tensor) -> Tensor:
+        values = torch.stack([each(outputs, labels) for each in scores])
+        return values.gather(0, numbers[None, places]).squeeze(0)
+
+    return score
+
+
+def _side_by_side(climbs: Sequence[_Climb], labels: Tensor, places: Tensor) -> Objective:
     """Return the objective at sorted places (on the CPU) of copies of one batch; each copy has its own score."""
     borders = torch.searchsorted(places, torch.arange(len(climbs) + 1) * len(labels)).tolist()
     parts = [slice(*pair) for pair in pairwise(borders)]
-    labels = labels[(places % len(labels)).to(labels.device)]
+    places = (places % len(labels)).to(labels.device)
+    labels = labels[places]
 
     def objective(outputs: Outputs) -> Tensor:
         pieces = zip(parts, climbs, strict=True)
         return torch.cat(
-            [score(outputs.at(part), labels[part]) for part, (_, score) in pieces if part.start < part.stop]
+            [
+                score(outputs.at(part), labels[part], places[part])
+                for part, (_, score) in pieces
+                if part.start < part.stop
+            ]
         )
 
     return objective

@@ -32,6 +32,7 @@ class Climb(Attack):
         objectives: Sequence[Score],
         certainty: Score | None = None,
         until: Until = "end",
+        narrow: int | None = None,
     ) -> Moved:
         """Climb each objective from each start, and keep one answer per input; `certainty` defaults to the victim's."""
         return search(
@@ -49,6 +50,7 @@ class Climb(Attack):
             # A blind attack prefers confident images, which do not lie on the border.
             doubt=doubt_of(victim.network) if self.is_adaptive else 0.0,
             until=until,
+            narrow=narrow,
         )
 
     def gradients_per_image(self, classes: int) -> int:

@@ -148,7 +148,8 @@ def _lower(key: str, found: list[str], value: str, wanted: Wanted) -> Less | Non
     """
     ours, theirs = _number(found[0]), _number(value)
     is_effort = key in EFFORT and (key != "steps" or key not in explicit_settings("attack", wanted.attack))
-    if not is_effort or ours is None or theirs is None or not 0 < ours < theirs:
+    is_all = (key, value) == ("targets", "none")
+    if not is_effort or ours is None or not ours > 0 or not (is_all or (theirs is not None and ours < theirs)):
         return None
     return Less(key, ours, theirs) if all(same(each, found[0]) for each in found) else None
 

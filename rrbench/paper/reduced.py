@@ -7,7 +7,13 @@ from fractions import Fraction
 from rrbench.numbers import ordinal
 
 REDUCED = "reduced"
-EFFORT = ("steps", "restarts", "searches", "queries")  # settings of attacks: with less of one an attack is weaker
+EFFORT = (
+    "steps",
+    "restarts",
+    "searches",
+    "queries",
+    "targets",
+)  # settings of attacks: with less of one an attack is weaker
 LEGEND = (
     "reduced: no row has all inputs and the whole attack; ours is on fewer inputs or by a weaker attack, as its note "
     "says. The tolerance is the same. Fewer inputs widen the interval, which rows do not have for distances; a weaker "
@@ -22,11 +28,16 @@ class Less:
 
     name: str
     found: Fraction
-    wanted: Fraction
+    wanted: Fraction | None  # None: all that there are
 
     def __str__(self) -> str:
         """Say how much of it there is."""
-        return f"{self.found} of {self.wanted} {self.name}"
+        return f"{self.found} of {'all' if self.wanted is None else self.wanted} {self.name}"
+
+    @property
+    def share(self) -> Fraction:
+        """How much of it there is; how many all are is not known, but one more is better."""
+        return self.found / (self.found + 1 if self.wanted is None else self.wanted)
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Reduction:
     @property
     def rank(self) -> tuple[object, ...]:
         """Sort key, the least reduced first: fewer inputs are only less exact, a weaker attack is another one."""
-        strength = math.prod((each.found / each.wanted for each in self.less), start=Fraction(1))
+        strength = math.prod((each.share for each in self.less), start=Fraction(1))
         return bool(self.less), -strength, -self.n, self.every or 0
 
     @property

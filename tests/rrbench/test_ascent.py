@@ -307,6 +307,24 @@ def test_a_search_that_would_not_search_is_refused(steps: int, restarts: int) ->
         )  # fmt: skip
 
 
+def test_a_search_that_leaves_out_every_objective_is_refused() -> None:
+    with pytest.raises(CellError, match="narrow=0"):
+        search(
+            LINEAR, batch_of(3), Budget("linf", Fraction(1, 10)), DRAWS, [cross_entropy, head], head, steps=5,
+            restarts=2, step=0.02, keep="last", select="ce", narrow=0,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("narrow", [None, 1])
+def test_without_any_objective_nothing_is_moved(narrow: int | None) -> None:
+    batch = batch_of(3)
+    moved = search(
+        LINEAR, batch, Budget("linf", Fraction(1, 10)), DRAWS, [], head, steps=2, restarts=2, step=0.02, keep="last",
+        select="ce", narrow=narrow,
+    )  # fmt: skip
+    assert torch.equal(moved.images, batch.images)
+
+
 def test_every_objective_is_tried_from_every_start() -> None:
     seen: list[Tensor] = []
 

@@ -109,10 +109,11 @@ def batch_for(ways: int, size: int) -> Batch:
 def found(
     network: nn.Module, batch: Batch, until: Until, *, scores: tuple[Score, ...] = (pull,), restarts: int = 1,
     keep: Keep = "last", select: Select = "ce", budget: Budget = BUDGET, draws: Draws = DRAWS,
+    narrow: int | None = None,
 ) -> Moved:  # fmt: skip
     return search(
         network, batch, budget, draws, scores, certainty, steps=STEPS, restarts=restarts, step=STEP, keep=keep,
-        select=select, until=until,
+        select=select, until=until, narrow=narrow,
     )  # fmt: skip
 
 
@@ -199,6 +200,17 @@ def test_each_of_several_climbs_at_once_ends_by_itself(at_once: int, monkeypatch
     )
     assert torch.equal(short.images, plain.images)
     assert network.gradients == 4 * 2 * 3 * STEPS + gradients_one_by_one()
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_narrowed_search_ends_on_the_same_images_too(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rrbench.ascent.copies", lambda size, wanted: min(at_once, wanted))
+    network, batch = Driven(*WAYS.values()), batch_for(len(WAYS), 5)
+    plain, short = (
+        found(network, batch, until, scores=(pull, push), restarts=4, select="objective", narrow=1)
+        for until in get_args(Until)
+    )
+    assert torch.equal(short.images, plain.images)
 
 
 @pytest.mark.parametrize(("way", "is_flat"), [("middle", True), ("corner", False), ("period 3", False)])

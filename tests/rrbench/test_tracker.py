@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rrbench.ascent import DOUBT, Keep, Select, Tracker, doubt_of
+from rrbench.ascent import DOUBT, Keep, Select, Tracker, best_places, doubt_of
 from rrbench.compute.devices import Precision
 from rrbench.compute.draws import HashedDraws
 from rrbench.compute.instrumented import Instrumented
@@ -196,3 +196,22 @@ def test_a_nan_seen_on_any_copy_is_an_error() -> None:
     joined.join(many)
     with pytest.raises(CellError, match="NaN or infinite scores on 1 attacked"):
         joined.moved()
+
+
+@pytest.mark.parametrize(
+    ("evades", "ranks", "best"),
+    [
+        ([0, 0, 0, 0], [0.1, 0.4, 0.2, 0.3], [1, 3]),
+        ([0, 1, 0, 1], [0.9, 0.1, 0.8, 0.2], [1, 3]),  # whoever evades comes first
+        ([0, 0, 1, 0], [0.9, 0.3, 0.1, 0.5], [0, 2]),
+        ([1, 1, 1, 1], [0.4, 0.1, 0.3, 0.2], [0, 2]),
+        ([0, 0, 0, 0], [0.2, 0.7, 0.7, 0.7], [1, 2]),  # of equal ones the earlier
+        ([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], [0, 2]),
+    ],
+)
+def test_the_best_places_are_those_that_evade_then_those_of_higher_rank(
+    evades: list[int], ranks: list[float], best: list[int]
+) -> None:
+    other = torch.tensor([1, 0, 0, 0]), torch.tensor([0.0, 3.0, 4.0, 2.0])
+    columns = torch.stack([torch.tensor(evades), other[0]], 1).bool(), torch.stack([torch.tensor(ranks), other[1]], 1)
+    assert best_places(*columns, 2).T.tolist() == [best, [0, 2]]

@@ -134,6 +134,8 @@ def test_a_full_row_of_the_other_preset_wins_too(row: ResultRow, rows_for: Make)
         ({"steps": 50}, "reduced: 50 of 100 steps"),
         ({"restarts": 2}, "reduced: 2 of 20 restarts"),
         ({"restarts": 2, "steps": 10}, "reduced: 10 of 100 steps, 2 of 20 restarts"),
+        ({"targets": 3}, "reduced: 3 of all targets"),
+        ({"restarts": 2, "targets": 3}, "reduced: 2 of 20 restarts, 3 of all targets"),
     ],
 )
 def test_a_weaker_attack_fills_a_cell_and_says_so(multi: ResultRow, settings: dict[str, object], text: str) -> None:
@@ -184,6 +186,18 @@ def test_whether_a_climb_leaves_out_repeats_makes_no_difference_to_a_cell(rows_f
         assert (measure([each], LONG).value, measure([each], LONG).reduced) == (row.acc_tpr95, "")
     short = row_of(rows_for("table2"), "pgd100x10", norm="linf", eps="8/255")
     assert measure([weaker(short, until="repeat")], RR).value == short.acc_tpr95
+
+
+def test_a_row_from_before_targets_could_be_chosen_has_them_all(multi: ResultRow) -> None:
+    assert "targets" not in json.loads(multi.settings)["attack"]
+    assert measure([multi], MULTI).reduced == ""
+    assert measure([weaker(multi, targets="none")], MULTI).reduced == ""
+    assert measure([weaker(multi, targets=3), weaker(multi, targets=5)], MULTI).reduced == "reduced: 5 of all targets"
+
+
+@pytest.mark.parametrize("targets", [0, -1, "some"])
+def test_targets_that_nobody_can_choose_fill_nothing(multi: ResultRow, targets: object) -> None:
+    assert measure([weaker(multi, targets=targets)], MULTI) == Filled()
 
 
 def test_the_least_reduced_rows_count_and_the_whole_attack_before_all_inputs(multi: ResultRow) -> None:

@@ -269,6 +269,18 @@ def test_a_climb_that_ends_when_it_repeats_itself_is_another_attack_and_a_plain_
         assert vars(build(Attack, cell.attack))["until"] == ("repeat" if cell is repeating else "end")
 
 
+def test_fewer_targets_are_another_attack_and_all_of_them_are_as_published() -> None:
+    texts = ("multi-target", "multi-target(targets=none)", "multi-target(targets=3)")
+    plain, typed, fewer = (plan(["rr"], [text]).cells[-1] for text in texts)
+    assert dict(plain.attack.settings).keys() == {"steps", "restarts", "step", "keep", "select"}
+    assert (plain, str(plain.attack)) == (typed, "multi-target")
+    assert str(fewer.attack) == "multi-target(targets=3)"
+    assert len({cell.attack_key("checkpoint", "fp32") for cell in (plain, typed, fewer)}) == 2
+    for cell, targets in ((plain, None), (fewer, 3)):  # a stored row without the setting aims at every class
+        assert restore("attack", identity(cell.attack)) == cell.attack
+        assert vars(build(Attack, cell.attack))["targets"] == targets
+
+
 def test_a_setting_that_a_file_gives_is_in_keys_and_not_in_names(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[framework.atro]\nhinge = "squared"\n')
