@@ -109,16 +109,16 @@ NAMES = {"ebd": "EBD", "snet": "SNet", "rr": "RR"}
             "linf",
             "ebd",
             "In linf EBD's distance goes {} % of the way to the paper's and ends {} % below it,",
-            "{} % for EBD in linf",
+            "{} % farther away than ours for EBD in linf",
         ),
         (
             "linf",
             "snet",
             "and SNet's goes {} % and ends {} % below: explained.",
-            "{} % farther away than ours for SNet",
+            "For SNet it ends {} % farther away in linf",
         ),
         ("l2", "rr", "In l2 RR's goes {} % of the way and ends {} % below,", "and {} % for RR in l2:"),
-        ("l2", "snet", "and SNet's goes {} % and ends {} % above.", "For SNet in l2 it ends {} % nearer."),
+        ("l2", "snet", "and SNet's goes {} % and ends {} % above.", "and {} % nearer in l2,"),
     ],
 )
 def test_the_released_search_ends_farther_than_ours_and_explains_two_distances(
@@ -136,7 +136,12 @@ def test_the_released_search_ends_farther_than_ours_and_explains_two_distances(
     nearer = 100 * ((ours > 0) & (ours < theirs)).mean()
     fails = round(1000 - 1000 * (row.success or 0))
     numbers = " | ".join([*(f"{mean:.2f}" for mean in means), cell.value, f"{more:+.0f}", f"{nearer:.0f}"])
-    assert f"| {norm}, CIFAR-10, {NAMES[rejector]} | {numbers} | {fails} |" in text()
+    missed = ours == 0
+    assert f"| {norm}, CIFAR-10, {NAMES[rejector]} | {numbers} | {fails} | {missed.sum()} |" in text()
+    if rejector == "snet":
+        apart = 100 * (theirs[~missed].mean() / ours[~missed].mean() - 1)
+        assert f"{apart:+.0f} % in {norm}" in flat()
+        assert f"{missed.sum()} " in findings().partition("but there ours fails for ")[2].partition("of 1,000")[0]
     way, end = 100 * (means[0] - means[1]) / (printed - means[1]), 100 * (means[0] / printed - 1)
     assert said.format(f"{way:.0f}", f"{abs(end):.0f}") in flat()
     assert ("above" in said) == (end > 0)
@@ -155,7 +160,7 @@ def test_the_released_early_stop_changes_little() -> None:
     assert f"with it RR's is {stopped.mean():.2f}." in flat()
 
 
-def test_four_targets_are_as_good_as_all_in_less_than_half_the_time() -> None:
+def test_four_targets_are_as_good_as_all_in_half_the_time() -> None:
     few, every = (
         next(row for row in rows("tenth") if (row.trained_as, row.rejector, row.attack) == (*RR, f"multi-target{text}"))
         for text in ("(targets=4)", "")
@@ -165,8 +170,8 @@ def test_four_targets_are_as_good_as_all_in_less_than_half_the_time() -> None:
     assert f"On RR it leaves {few.acc_all} % right and {few.deploy_robust} % robust, as all targets do." in flat()
     assert f"TPR-95 is {few.acc_tpr95:.2f} instead of {every.acc_tpr95:.2f}, and AUC {few.auc:.4f} instead" in flat()
     one, other = (scores(TENTH, RR, f"multi-target{text}").correct for text in ("(targets=4)", ""))
-    assert (one != other).sum() == 4
-    assert "Of four images the kept answer changes sides." in flat()
+    assert ((one & ~other).sum(), (other & ~one).sum()) == (2, 2)
+    assert "Four answers change between right and wrong, two each way." in flat()
     assert f"It took {few.seconds:.0f} s, where all targets took {every.seconds:.0f}." in flat()
     assert f"about {round((few.seconds or 0) * 10 / 60)} minutes" in flat()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrbench.ascent import Score, doubt_of, judge, margin, wide
-from rrbench.compute.repeated import Repeated
+from rrbench.compute.repeated import Repeated, watching
 from rrbench.errors import CellError
 from rrbench.protocols import Attack, Batch, Budget, Draws, Moved, Network, Victim
 from rrbench_attacks.objectives import confidence
@@ -142,6 +142,11 @@ class Descent:
         """Return what one step changes and the next one reads."""
         return [self.adam.position, self.adam.first, self.adam.second, self.adam.taken, self.lowest]
 
+    def found(self) -> list[Tensor]:
+        """Return all else that a step writes."""
+        record = self.record
+        return [self.reached, record.candidate, record.nearest, record.boldest, record.boldness]
+
     def check(self) -> Tensor:
         """Tell which images have found a new lowest loss since the last check; a NaN is noted."""
         going, lowest = self.is_going[: self.size], self.lowest[: self.size]
@@ -241,7 +246,7 @@ class CarliniWagner(Attack):
         low = torch.zeros_like(record.distance)
         high, weight = torch.full_like(low, HIGHEST), torch.full_like(low, self.c0)
         descent = Descent(record, self.learning_rate, self.steps)
-        step = Repeated(partial(self.step, network, descent), descent.state(), network)
+        step = Repeated(partial(self.step, network, descent), descent.state(), descent.found(), network)
         for _ in range(self.searches):
             record.begin()
             descent.begin(weight)
@@ -294,7 +299,7 @@ class CarliniWagner(Attack):
     def descend(self, descent: Descent, step: Repeated) -> None:
         """Descend from the start with each image's weight; images that make no progress leave the batch."""
         for count in range(self.steps):
-            step(descent.size)
+            step(descent.size, descent.left)
             if count % max(self.steps // CHECKS, 1) == 0:
                 going = descent.check()
                 left = int(going.sum())
@@ -315,7 +320,8 @@ class CarliniWagner(Attack):
 
     def evaluate(self, network: Network, descent: Descent, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return each image's loss and gradient, and which images are at the goal; the record sees them all."""
-        record, labels, start = descent.record, descent.labels[:size], descent.start[:size]
+        record, is_going = descent.record, descent.is_going[:size]
+        labels, start = descent.labels[:size], descent.start[:size]
         offset = descent.adam.position[:size].detach().requires_grad_()
         with torch.enable_grad():
             moved = ((descent.centre[:size] + offset).tanh() + 1) / 2
@@ -327,10 +333,11 @@ class CarliniWagner(Attack):
             if record.floor != WRONG:
                 shortfall = shortfall + F.relu(record.floor - certainty)
             loss = self.penalty(moved - start) + descent.weight[:size] * shortfall
-            (gradient,) = torch.autograd.grad(loss.sum(), offset)
+            with watching(network, is_going):
+                (gradient,) = torch.autograd.grad(loss.sum(), offset)
         moved, loss = moved.detach(), loss.detach()
         with torch.no_grad():
-            wrong = (outputs.logits.argmax(1) != labels) & descent.is_going[:size]
+            wrong = (outputs.logits.argmax(1) != labels) & is_going
             distance = self.distance(moved - start)
             return loss, gradient, record.see(descent.rows[:size], moved, wrong, lead, certainty, distance)
 

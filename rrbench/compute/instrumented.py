@@ -1,6 +1,7 @@
 """A network in a given precision that counts its passes and gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -36,6 +37,7 @@ class Instrumented(nn.Module):
         self.gradients = 0
         self.forwards = 0
         self._left_out = 0
+        self._wanted: Tensor | None = None  # which rows of a batch count; None: all
         self._vanished: Tensor | None = None  # how many gradients were zero everywhere
         self._broken: Tensor | None = None  # whether one was NaN
 
@@ -84,11 +86,23 @@ class Instrumented(nn.Module):
     def _look(self, gradient: Tensor) -> None:
         """Count zero and NaN gradients without waiting for the device; in place, so that a recorded step counts too."""
         largest = gradient.detach().flatten(1).abs().amax(1)
-        vanished, broken = self._tallies(gradient.device)
+        if self._wanted is not None:
+            largest = torch.where(self._wanted, largest, 1.0)
+        vanished, broken = self.tallies(gradient.device)
         vanished += (largest == 0).sum()
         broken |= largest.isnan().any()
 
-    def _tallies(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    @contextmanager
+    def watching(self, wanted: Tensor) -> Iterator[None]:
+        """Look at the gradients of the wanted rows alone; the others only fill a batch."""
+        self._wanted = wanted
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def tallies(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return what the looks at gradients have found: how many were zero everywhere, and whether one was NaN."""
         if self._vanished is None or self._broken is None:
             self._vanished = torch.zeros((), dtype=torch.long, device=device)
             self._broken = torch.zeros((), dtype=torch.bool, device=device)
@@ -98,7 +112,7 @@ class Instrumented(nn.Module):
         """Note how many gradients of each image an attack knew without asking, and whether these were all zero."""
         if self.watch:
             self._left_out += int(counts.sum())
-            vanished, _ = self._tallies(counts.device)
+            vanished, _ = self.tallies(counts.device)
             vanished += counts[is_flat].sum()
 
     def vanished(self) -> float:

@@ -27,8 +27,8 @@ _own = threading.local()
 @contextmanager
 def recording() -> Iterator[None]:
     """Mark what this thread does: it is recorded as a whole, so no part of it may be replayed from a recording."""
-    _own.records = True
     try:
+        _own.records = True
         yield
     finally:
         _own.records = False

@@ -8,14 +8,18 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from rrbench.compute.instrumented import Instrumented
-from rrbench.compute.recorder import PLAIN, SIZES, Recorder, Recording, Work, is_near
+from rrbench.compute.recorder import APART, PLAIN, SIZES, Recorder, Recording, Work
 from rrbench.errors import first_line
 from rrbench.protocols import Network
+
+ROUNDING = 1e-5  # as a share of a tensor's length: kernels may add in another order
 
 
 class Recorded(NamedTuple):
@@ -27,19 +31,20 @@ class Recorded(NamedTuple):
 
 
 class Repeated:
-    """Takes a step on the first `rows` rows; `state` is what the next step reads of what this one has changed.
+    """Takes a step on the first rows of tensors.
 
-    Whatever else a step writes must stay as it is if the same step is taken twice.
+    `state` is what the next step reads of what this one has changed; `found` is all else that a step writes.
     """
 
     def __init__(
         self,
         step: Callable[[int], None],
         state: Sequence[Tensor],
+        found: Sequence[Tensor],
         network: Network,
         record: Callable[[Work], Recording] | None = None,
     ) -> None:
-        self.step, self.state, self.record = step, state, record
+        self.step, self.state, self.found, self.record = step, state, found, record
         self.counted = network if isinstance(network, Instrumented) else None
         self.is_plain = record is None and not (self.counted is not None and self.counted.replays)
         self.recorded: dict[int, Recorded] = {}
@@ -50,11 +55,19 @@ class Repeated:
         sizes = () if self.is_plain else SIZES
         return min(next((size for size in sizes if size >= wanted), wanted), most)
 
-    def __call__(self, rows: int) -> None:
-        """Take the step."""
-        found = self.recorded.get(rows)
-        if found is not None:
-            self._replay(found)
+    def __call__(self, rows: int, wanted: int) -> None:
+        """Take the step on some rows; the gradients of `wanted` rows count, the others fill the batch."""
+        gradients, forwards = self._counts()
+        self._take(rows)
+        now = self._counts()
+        self._count(
+            (gradients + (now[0] - gradients) * wanted // rows, forwards + (now[1] - forwards) * wanted // rows)
+        )
+
+    def _take(self, rows: int) -> None:
+        made = self.recorded.get(rows)
+        if made is not None:
+            self._replay(made)
             return
         self.asked[rows] += 1
         if self.is_plain or rows > SIZES[-1] or self.asked[rows] <= PLAIN:
@@ -63,8 +76,9 @@ class Repeated:
             self._record(rows)
 
     def _record(self, rows: int) -> None:
-        """Take the step and record it; if that fails, all steps are plain from now on: that is only slower."""
-        before, counts = self._copies(), self._counts()
+        """Take the step and record it. If that fails, all steps are plain from now on: that is only slower."""
+        written = [*self.state, *self.found, *self._tallies()]
+        before, counts = _copies(written), self._counts()
         own = counts
 
         def work() -> Tensor:
@@ -75,24 +89,26 @@ class Repeated:
             own = now[0] - gradients, now[1] - forwards
             return self.state[0]
 
+        def go_back() -> None:
+            _put_back(written, before)
+            self._count(counts)
+
         try:
             if self.record is None:
                 gc.collect()  # earlier recordings would spoil a new one if they were freed during it
                 self.record = Recorder()
             recording = self.record(work)
-            made = Recorded(recording, *own)
-            self._count((counts[0] + made.gradients, counts[1] + made.forwards))  # recording itself asked for nothing
-            plain = self._copies()
-            self._put_back(before)
+            made, plain = Recorded(recording, *own), _copies(self.state)
+            go_back()
             self._replay(made)
-            if not all(map(is_near, self.state, plain)):
+            parts = zip(self.state, plain, before, strict=False)
+            if not all(_does_as(*(each[:rows] for each in part)) for part in parts):
                 raise RuntimeError("it does otherwise than the plain step")
         except RuntimeError as error:
             self.is_plain = True
             self.recorded.clear()  # perhaps it was their memory that was missing
             warnings.warn(f"small batches go slowly: a step could not be recorded ({first_line(error)})", stacklevel=2)
-            self._put_back(before)
-            self._count(counts)
+            go_back()
             self.step(rows)
         else:
             self.recorded[rows] = made
@@ -109,9 +125,29 @@ class Repeated:
         if self.counted is not None:
             self.counted.gradients, self.counted.forwards = counts
 
-    def _copies(self) -> list[Tensor]:
-        return [each.clone() for each in self.state]
+    def _tallies(self) -> Sequence[Tensor]:
+        return () if self.counted is None else self.counted.tallies(self.state[0].device)
 
-    def _put_back(self, copies: Sequence[Tensor]) -> None:
-        for each, copy in zip(self.state, copies, strict=True):
-            each.copy_(copy)
+
+def _does_as(found: Tensor, plain: Tensor, before: Tensor) -> bool:
+    """Tell whether a replay has changed a tensor as the plain step does, but for NaN and what becomes infinite."""
+    if not found.is_floating_point():
+        return torch.equal(found, plain)
+    start = torch.where(before.isfinite(), before, 0.0)
+    is_finite = plain.isfinite()
+    apart, change, size = (torch.where(is_finite, each, 0.0).norm() for each in (found - plain, plain - start, plain))
+    return bool(apart <= APART * change + ROUNDING * size)
+
+
+def watching(network: Network, wanted: Tensor) -> AbstractContextManager[None]:
+    """Let the network look at the gradients of the wanted rows alone; the others fill the batch."""
+    return network.watching(wanted) if isinstance(network, Instrumented) else nullcontext()
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [each.clone() for each in tensors]
+
+
+def _put_back(tensors: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+    for each, copy in zip(tensors, copies, strict=True):
+        each.copy_(copy)

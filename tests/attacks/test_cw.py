@@ -253,17 +253,12 @@ def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner) -> 
 def test_recorded_steps_find_what_plain_ones_find(attack: CarliniWagner, monkeypatch: pytest.MonkeyPatch) -> None:
     network, batch = digits(90)
     attack = replace(attack, **SHORT)
-    plain = run(attack, network, batch, median=0.6)
-    record = Rehearsed()
+    first, second = (Instrumented(network, "fp32", watch=True) for _ in range(2))
+    plain = run(attack, first, batch, median=0.6)
+    record, seen = Rehearsed(), list[int]()
     monkeypatch.setattr(cw, "Repeated", partial(Repeated, record=record))
-    seen: list[int] = []
-
-    def watched(images: Tensor) -> Outputs:
-        seen.append(len(images))
-        outputs: Outputs = network(images)
-        return outputs
-
-    recorded = run(attack, watched, batch, median=0.6)
+    with network.register_forward_hook(lambda module, given, outputs: seen.append(len(given[0]))):
+        recorded = run(attack, second, batch, median=0.6)
     assert torch.equal(flags(recorded), flags(plain))
     assert recorded.boldest is not None
     assert plain.boldest is not None
@@ -272,6 +267,10 @@ def test_recorded_steps_find_what_plain_ones_find(attack: CarliniWagner, monkeyp
     assert set(seen) <= {90, *SIZES}
     assert record.replays > 0.8 * len(seen)
     assert (len(set(seen)) > 2) == (attack.stop == "image")
+    # What only fills a batch counts for nothing. Rounding may let an image stall a little earlier or later.
+    assert second.gradients == pytest.approx(first.gradients, rel=0.02)
+    assert second.gradients <= 90 * attack.gradients_per_image(10)
+    assert sum(seen) > second.gradients or attack.stop == "batch"
 
 
 @pytest.mark.gpu
