@@ -7,13 +7,8 @@ from fractions import Fraction
 from rrbench.numbers import ordinal
 
 REDUCED = "reduced"
-EFFORT = (
-    "steps",
-    "restarts",
-    "searches",
-    "queries",
-    "targets",
-)  # settings of attacks: with less of one an attack is weaker
+# Settings of attacks: with less of one an attack is weaker.
+EFFORT = ("steps", "restarts", "searches", "queries", "targets")
 LEGEND = (
     "reduced: no row has all inputs and the whole attack; ours is on fewer inputs or by a weaker attack, as its note "
     "says. The tolerance is the same. Fewer inputs widen the interval, which rows do not have for distances; a weaker "
