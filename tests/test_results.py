@@ -112,7 +112,7 @@ def test_two_published_runs_of_one_attack_on_two_machines_differ_by_less_than_th
         )
         resamples = here[rejector].cell["resamples"]
         columns = {**asdict(row), **vars(metrics_of(again, MetricSettings("quantile", resamples), row.seed))}
-        differ = partial(disagreements, row, stored, again, columns, is_ensemble=False)
+        differ = partial(disagreements, row, stored, again, columns, is_ensemble=False, is_older=False)
         assert list(differ(tolerance)) == [], rejector
         assert any("nothing may differ" in text for text in differ(EXACT))
 

@@ -23,9 +23,14 @@ def joined(notes: Iterable[str]) -> str:
     return SEPARATOR.join(dict.fromkeys(note.replace(SEPARATOR, ", ") for note in notes if note))
 
 
+def split(text: str) -> list[str]:
+    """Return the notes of a text, each once."""
+    return list(dict.fromkeys(note for note in text.split(SEPARATOR) if note))
+
+
 def notes_of(*rows: ResultRow) -> list[str]:
     """Return the notes of rows, each once."""
-    return list(dict.fromkeys(note for row in rows for note in row.note.split(SEPARATOR) if note))
+    return list(dict.fromkeys(note for row in rows for note in split(row.note)))
 
 
 def without(failed: str) -> str:

@@ -24,6 +24,7 @@ class Findings:
     unfitted: int = 0  # cells whose certainties and threshold need a fit, which only a rerun makes
     superseded: int = 0  # cells of another revision than the installed one, which cannot judge them
     tolerances: set[Tolerance] = field(default_factory=set)  # of the reruns
+    new_notes: Counter[str] = field(default_factory=Counter)  # {note: rows of other code that lack it}
     problems: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
@@ -35,6 +36,10 @@ class Findings:
             *self.problems,
             *self._given(),
             *missing,
+            *(
+                f"{counted(count, 'row')} of other code without a note that this code writes: {note}"
+                for note, count in sorted(self.new_notes.items())
+            ),
             *(f"tolerance of reruns: {each}" for each in sorted(self.tolerances)),
         ]
 

@@ -1,5 +1,6 @@
 """Repeats the fit, the attack and the measuring of a cell, and compares all results."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from rrbench.verifying.claims import elsewhere
 from rrbench.verifying.networks import Networks
 from rrbench.verifying.replay import other_clean_scores
 from rrbench.verifying.restored import attack_of, budget_of, is_ensemble, rejector_of
-from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
+from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements, new_notes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Reruns:
     """Repeats the attacks of a folder's cells; the last one serves all rejectors that share it."""
 
     networks: Networks
+    new_notes: Counter[str] = field(default_factory=Counter)  # {note: rows of other code that lack it}
     _attacked: dict[str, Attacked] = field(default_factory=dict)  # the last attack that was repeated
 
     def differences(self, record: CellRecord, measured: MeasuredNetwork, scores: Scores) -> Iterator[str]:
@@ -52,7 +54,12 @@ class Reruns:
         rounded = again.rounded(like=scores)
         if rounded is not again:  # `rrbench join --short` stores such scores and the row that follows from them
             columns |= columns_of(rounded, record.metrics, record.row.seed)
-        yield from disagreements(record.row, scores, rounded, columns, tolerance, is_ensemble=is_ensemble(record))
+        is_older = (record.row.version, record.row.commit) != (provenance.version(), provenance.commit())
+        if is_older:
+            self.new_notes.update(new_notes(record.row, columns["note"], tolerance))
+        yield from disagreements(
+            record.row, scores, rounded, columns, tolerance, is_ensemble=is_ensemble(record), is_older=is_older
+        )
 
     def _attack(self, record: CellRecord, measured: MeasuredNetwork, victim: Victim) -> Attacked:
         """Repeat an attack, once for all rejectors of a checkpoint that share it."""

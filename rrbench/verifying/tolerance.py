@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rrbench.rows import notes
 from rrbench.rows.row import FRACTIONS, PERCENTAGES, ResultRow, stated
 from rrbench.rows.scores import Scores
 
@@ -80,8 +81,12 @@ def disagreements(
     tolerance: Tolerance,
     *,
     is_ensemble: bool,
+    is_older: bool,
 ) -> Iterator[str]:
-    """Say where a repeated attack contradicts the stored scores and the row; `columns`: what a run would write now."""
+    """Say where a repeated attack contradicts the stored scores and the row; `columns`: what a run would write now.
+
+    A row that other code has measured (`is_older`) may lack notes which only this code writes.
+    """
     yield from _moved(stored, again, tolerance)
     yield from _measured(row, again, columns, tolerance)
     cost = tolerance.cost(row)
@@ -90,13 +95,21 @@ def disagreements(
         there, here = getattr(row, name), columns[name]
         if there is None or abs(there - here) > cost * here:
             yield f"its row says {there} {name} an image, and repeating the attack takes {here}"
-    if _text(row.note, tolerance) != _text(columns["note"], tolerance):
+    there, here = (_texts(note, tolerance).keys() for note in (row.note, columns["note"]))
+    if not (there == here or (is_older and there <= here)):
         yield f"its note is {row.note!r}, and repeating the attack gives {columns['note']!r}"
 
 
-def _text(note: str, tolerance: Tolerance) -> str:
-    """Return a note for comparison: on another machine its numbers differ a little."""
-    return re.sub(r"\d+(\.\d+)?", "#", note) if tolerance.flips else note
+def new_notes(row: ResultRow, note: str, tolerance: Tolerance) -> list[str]:
+    """Return the notes that a run would write now and that a row lacks."""
+    there, here = _texts(row.note, tolerance), _texts(note, tolerance)
+    return [here[text] for text in here if text not in there]
+
+
+def _texts(note: str, tolerance: Tolerance) -> dict[str, str]:
+    """Return each note by its text for comparison: on another machine its numbers differ a little."""
+    each = notes.split(note)
+    return {re.sub(r"\d+(\.\d+)?", "#", one) if tolerance.flips else one: one for one in each}
 
 
 def _moved(stored: Scores, again: Scores, tolerance: Tolerance) -> Iterator[str]:

@@ -236,6 +236,7 @@ class Verifier:
         """Measure the cell again."""
         self._add(record, self.reruns.differences(record, measured, scores))
         self.findings.rerun += 1
+        self.findings.new_notes = self.reruns.new_notes
         self.findings.tolerances.add(self.reruns.tolerance(record))
 
     def check_rows(self, cells: list[ResultRow]) -> None:

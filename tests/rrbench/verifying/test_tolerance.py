@@ -9,7 +9,7 @@ from rrbench.measuring.evaluation import metrics_of
 from rrbench.plugins.config import MetricSettings
 from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores
-from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements
+from rrbench.verifying.tolerance import EXACT, ROUNDED, SHORT, Tolerance, disagreements, new_notes
 from stored_scores import scores_of
 
 COUNT = 1000
@@ -33,9 +33,11 @@ def row_of(scores: Scores, **more: Any) -> ResultRow:
     return ResultRow(*names, **columns_of(scores, **more))
 
 
-def said(stored: Scores, again: Scores, tolerance: Tolerance, row: Any = None, **more: Any) -> list[str]:
-    columns = columns_of(again, **more)
-    return list(disagreements(row or row_of(stored), stored, again, columns, tolerance, is_ensemble=False))
+def said(
+    stored: Scores, again: Scores, tolerance: Tolerance, row: Any = None, *, is_older: bool = False, **more: Any
+) -> list[str]:
+    columns, own = columns_of(again, **more), row or row_of(stored)
+    return list(disagreements(own, stored, again, columns, tolerance, is_ensemble=False, is_older=is_older))
 
 
 @pytest.mark.parametrize("tolerance", [EXACT, ROUNDED, SHORT])
@@ -108,10 +110,37 @@ def test_reordered_certainties_are_noticed_though_no_verdict_changes() -> None:
     ],
 )
 def test_costs_notes_and_counts_are_compared_too(stated: dict[str, Any], tolerance: Tolerance, words: str) -> None:
-    scores, note = honest(), {"note": "13 % of them"}
-    row = row_of(scores, **(note | stated))
-    found = said(scores, scores, tolerance, row, **note)
+    scores, note = honest(), "13 % of them"
+    row = row_of(scores, **({"note": note} | stated))
+    found = said(scores, scores, tolerance, row, note=note)
     assert [text.startswith(words) for text in found] == ([True] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lacking"),
+    [
+        ("", "a; b", ["a", "b"]),
+        ("b", "a; b", ["a"]),
+        ("13 % of them", "a; 12 % of them", ["a"]),
+        ("a", "a", []),
+    ],
+)
+def test_a_row_of_other_code_may_lack_notes_that_only_this_code_writes(
+    before: str, now: str, lacking: list[str]
+) -> None:
+    scores = honest()
+    row = row_of(scores, note=before)
+    assert said(scores, scores, SHORT, row, is_older=True, note=now) == []
+    assert new_notes(row, now, SHORT) == lacking
+    assert len(said(scores, scores, SHORT, row, note=now)) == bool(lacking)
+
+
+@pytest.mark.parametrize(("before", "now"), [("a", ""), ("a; b", "b"), ("a", "b")])
+def test_a_note_that_a_row_has_and_a_rerun_does_not_give_is_a_disagreement_in_any_row(before: str, now: str) -> None:
+    scores = honest()
+    for is_older in (False, True):
+        (problem,) = said(scores, scores, SHORT, row_of(scores, note=before), is_older=is_older, note=now)
+        assert problem == f"its note is {before!r}, and repeating the attack gives {now!r}"
 
 
 def test_a_metric_may_become_undefined_where_one_verdict_decides_it() -> None:

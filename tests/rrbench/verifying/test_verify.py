@@ -26,13 +26,18 @@ from finished_run import (
 )
 from rrbench.datasets.digits import Digits
 from rrbench.errors import UseError
+from rrbench.files import provenance
 from rrbench.files.checkpoints import read_checkpoint, write_checkpoint
+from rrbench.measuring.evaluation import scores_and_columns
 from rrbench.measuring.measured_network import MeasuredNetwork
 from rrbench.measuring.store import Store
 from rrbench.plugins.registry import table
 from rrbench.protocols import Outputs
+from rrbench.rows import notes
 from rrbench.rows.record import read_cell
 from rrbench.rows.row import LATER
+from rrbench.rows.scores import Scores
+from rrbench.verifying import rerun
 from rrbench.verifying.findings import Findings
 from rrbench.verifying.tolerance import EXACT, ROUNDED
 from rrbench.verifying.verify import Verifier
@@ -214,6 +219,25 @@ def test_cells_of_a_missing_checkpoint_are_counted_apart_and_exit_with_1_unless_
     answer = command("verify", folder, "--allow-unchecked")
     assert answer.code == 0
     assert "all confirmed" not in answer.out
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_note_that_only_this_code_writes_is_told_of_rows_that_other_code_has_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_older: bool
+) -> None:
+    measure_again = scores_and_columns
+
+    def with_a_note(*given: Any) -> tuple[Scores, dict[str, Any]]:
+        again, columns = measure_again(*given)
+        return again, columns | {"note": notes.joined([columns["note"], "it looks broken"])}
+
+    monkeypatch.setattr(rerun, "scores_and_columns", with_a_note)
+    if is_older:
+        monkeypatch.setattr(provenance, "commit", lambda: "0123456789ab")
+    findings = verify(folder, rerun=True)
+    said = "9 rows of other code without a note that this code writes: it looks broken"
+    assert (said in findings.lines()) == is_older
+    assert (findings.confirmed, findings.wrong) == ((9, 0) if is_older else (0, 9))
 
 
 def test_cells_of_a_missing_data_set_are_not_confirmed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
