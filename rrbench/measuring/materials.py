@@ -1,5 +1,6 @@
 """Finds or makes what measuring needs: data, checkpoints, networks with their weights."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from torch import nn
 from rrbench import zoo
 from rrbench.compute.devices import Precision, place
 from rrbench.compute.looking import with_looks
-from rrbench.datasets.check import check_batch
+from rrbench.datasets.check import check_batch, fingerprint
 from rrbench.datasets.given import WORDS, OwnData
 from rrbench.errors import CellError, StoppedError, UseError
 from rrbench.files.checkpoints import Checkpoint, load_weights, read_checkpoint, read_trained, unpack_bits
@@ -248,6 +249,37 @@ class Materials:
                 raise UseError(
                     f"{dataset} has {data.info.classes} classes, and the network {network} has {classes} logits"
                 )
+
+    def check_inputs(self, plan: Plan) -> None:
+        """Refuse a data set that gives other test inputs than those of its finished rows.
+
+        A key knows an outsider's data set by its name and package alone. A file behind that name may have changed.
+        """
+        cells = [cell for cell in plan.cells if not _tells_inputs(cell.dataset)]
+        if not cells:
+            return
+        measured: dict[str, set[str]] = {}
+        for record, _ in self.store.cells():
+            measured.setdefault(_inputs_of(record.cell), set()).add(record.row.data_sha256)
+        asked = {_inputs_of(described): cell for described, cell in zip(self.described(cells), cells, strict=True)}
+        for name, cell in asked.items():
+            hashes = measured.get(name, set()) - {""}
+            if hashes and fingerprint(self.test(cell)) not in hashes:
+                raise UseError(
+                    f"the test inputs of {cell.dataset} are others than those that {self.store.root} was measured on: "
+                    "give another --out; if they are in a file, let its DataSource's content() return a hash of it"
+                )
+
+
+def _tells_inputs(dataset: Choice) -> bool:
+    """Tell whether a key knows the inputs of a data set: ours by the name, others by a hash of their content."""
+    return is_ours("dataset", dataset.name) or bool(build(DataSource, dataset).content())
+
+
+def _inputs_of(cell: Mapping[str, Any]) -> str:
+    """Return what decides the test inputs of a cell that `Cell.describe` describes."""
+    parts = cell["dataset"], cell["limit"], cell.get("every"), cell["revisions"].get("dataset")
+    return json.dumps(parts, sort_keys=True)
 
 
 def _what(dataset: Choice, split: Split) -> str:

@@ -12,7 +12,6 @@ from rrbench.measuring.at_hand import AtHand
 from rrbench.measuring.attacking import Attacks
 from rrbench.measuring.materials import Materials, made_otherwise
 from rrbench.measuring.row_writer import RowWriter
-from rrbench.measuring.same_inputs import check_inputs
 from rrbench.planning.cells import Cell, Plan, all_trainings
 from rrbench.planning.units import Unit, units_of
 from rrbench.plugins.registry import build
@@ -53,7 +52,7 @@ class Runner:
         """
         materials, store = self.materials, self.materials.store
         store.prepare()
-        check_inputs(materials, plan)
+        materials.check_inputs(plan)
         units = self.units(plan)
         self._tell_shipped(units)
         done = self._work_through(plan, units, engine)
