@@ -1,34 +1,18 @@
 import math
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from recordings import Rehearsed
-from rrbench.compute.devices import make_twin, place
-from rrbench.compute.draws import HashedDraws
+from cw_runs import BOTH, SHORT, Confidence, Constant, Energy, Linear, Rectified, digits, distances, flags, linear, run
 from rrbench.compute.instrumented import Instrumented
-from rrbench.compute.recorder import SIZES
-from rrbench.compute.repeated import Repeated
-from rrbench.datasets.cifar import Cifar10
-from rrbench.datasets.digits import Digits
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
-from rrbench.networks.preact_resnet import PreActResNet18
-from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
-from rrbench_attacks import cw
+from rrbench.protocols import Batch, Norm, Rejector
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf, Record
 from rrbench_attacks.foolbox_attack import load
-from rrbench_baselines.rr import RR
-
-BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
-SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 4}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,115 +24,6 @@ def _small_networks() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.backends.mkldnn.enabled = onednn
-
-
-@dataclass
-class Confidence(Rejector):
-    is_probability = True
-
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return outputs.logits.double().softmax(1).amax(1)
-
-
-@dataclass
-class Rectified(Confidence):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return super().certainty(outputs) * outputs.head[:, 0].double().sigmoid()
-
-
-@dataclass
-class Energy(Rejector):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return outputs.logits.logsumexp(1)
-
-
-@dataclass
-class Constant(Rejector):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return torch.ones(len(outputs.logits))
-
-
-@dataclass
-class Linear:
-    """Two classes and 64 pixels; the boundary is a plane."""
-
-    weights: Tensor  # (64,), of the logit by which class 1 leads
-    sizes: list[int] = field(default_factory=list)  # of the batches asked for gradients
-
-    def __call__(self, images: Tensor) -> Outputs:
-        if images.requires_grad:
-            self.sizes.append(len(images))
-        flat = images.flatten(1)
-        lead = (flat - 0.5) @ self.weights
-        return Outputs(flat, torch.stack([torch.zeros_like(lead), lead], 1), lead[:, None] / 4)
-
-    def nearest(self, batch: Batch, norm: Norm, lead: float = 0.0) -> Tensor:
-        """How far it is to where the wrong class leads by `lead`."""
-        margin = self(batch.images).logits[:, 1] * (2 * batch.labels - 1) + lead
-        return margin / float(torch.linalg.vector_norm(self.weights, ord=1 if norm == "linf" else 2))
-
-
-def linear(count: int = 12, seed: int = 0) -> tuple[Linear, Batch]:
-    """Inputs of both classes, well inside [0, 1], at linf distances of 0.02 to 0.06 from the plane."""
-    generator = torch.Generator().manual_seed(seed)
-    network = Linear(torch.randn(64, generator=generator))
-    images = 0.35 + 0.3 * torch.rand(count, 64, generator=generator)
-    labels = torch.arange(count) % 2
-    far = torch.linspace(0.02, 0.06, count) * network.weights.abs().sum() * (2 * labels - 1)
-    step = far - (images - 0.5) @ network.weights
-    images = images + step[:, None] * network.weights / network.weights.square().sum()
-    return network, Batch(images.view(count, 1, 8, 8), labels, torch.arange(count))
-
-
-@cache
-def digits(count: int = 100) -> tuple[nn.Module, Batch]:
-    """A small network with a head, trained on digits for a second."""
-    torch.manual_seed(0)
-    body, head = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU()), nn.Linear(64, 11)
-
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = body, head
-
-        def forward(self, images: Tensor) -> Outputs:
-            features = self.body(images)
-            outputs = self.head(features)
-            return Outputs(features, outputs[:, :10], outputs[:, 10:])
-
-    network, train = Network(), Digits().load("train").at(slice(500))
-    parameters = list(network.parameters())
-    for _ in range(120):  # without torch.optim, which takes five seconds to import
-        outputs = network(train.images)
-        right = (outputs.logits.argmax(1) == train.labels).float()
-        loss = F.cross_entropy(outputs.logits, train.labels)
-        loss = loss + F.binary_cross_entropy_with_logits(outputs.head[:, 0], right)
-        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.data -= gradient
-    return network.requires_grad_(False), Digits().load("test").at(slice(count))
-
-
-def run(
-    attack: CarliniWagner,
-    network: Callable[[Tensor], Outputs],
-    batch: Batch,
-    rejector: Rejector | None = None,
-    median: float = math.nan,
-) -> Moved:
-    victim = Victim(network, rejector or Confidence(), Calibration(math.nan, median, 1.0))
-    (norm,) = attack.norms
-    return attack(victim, batch, Budget("linf" if norm == "linf" else "l2", None), HashedDraws(0))
-
-
-def distances(moved: Tensor, batch: Batch, norm: Norm) -> Tensor:
-    delta = (moved - batch.images).flatten(1)
-    sizes: Tensor = torch.linalg.vector_norm(delta, ord=math.inf if norm == "linf" else 2, dim=1)
-    return sizes
-
-
-def flags(moved: Moved) -> Tensor:
-    assert moved.reached is not None
-    return moved.reached
 
 
 def test_l2_with_the_papers_constants_is_within_two_percent_of_the_minimum() -> None:
@@ -247,61 +122,6 @@ def test_the_batch_does_not_change_what_an_image_gets(attack: CarliniWagner) -> 
     parts = [run(attack, network, batch.at(piece), Energy(), 5.0) for piece in (slice(0, 7), slice(7, 24))]
     assert torch.equal(torch.cat([flags(part) for part in parts]), flags(whole))
     torch.testing.assert_close(torch.cat([part.images for part in parts]), whole.images, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("attack", [*BOTH, CwL2("adaptive"), CwLinf("adaptive", start="phase1"), CwL2(stop="batch")])
-def test_recorded_steps_find_what_plain_ones_find(attack: CarliniWagner, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, batch = digits(90)
-    attack = replace(attack, **SHORT)
-    first, second = (Instrumented(network, "fp32", watch=True) for _ in range(2))
-    plain = run(attack, first, batch, median=0.6)
-    record, seen = Rehearsed(), list[int]()
-    monkeypatch.setattr(cw, "Repeated", partial(Repeated, record=record))
-    with network.register_forward_hook(lambda module, given, outputs: seen.append(len(given[0]))):
-        recorded = run(attack, second, batch, median=0.6)
-    assert torch.equal(flags(recorded), flags(plain))
-    assert recorded.boldest is not None
-    assert plain.boldest is not None
-    for found, expected in ((recorded.images, plain.images), (recorded.boldest, plain.boldest)):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    assert set(seen) <= {90, *SIZES}
-    assert record.replays > 0.8 * len(seen)
-    assert (len(set(seen)) > 2) == (attack.stop == "image")
-    # What only fills a batch counts for nothing. Rounding may let an image stall a little earlier or later.
-    assert second.gradients == pytest.approx(first.gradients, rel=0.02)
-    assert second.gradients <= 90 * attack.gradients_per_image(10)
-    assert sum(seen) > second.gradients or attack.stop == "batch"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("goal", ["normal", "adaptive"])
-@pytest.mark.parametrize("kind", [CwL2, CwLinf])
-def test_on_a_gpu_recorded_steps_find_what_plain_ones_find(kind: type[CarliniWagner], goal: Any) -> None:
-    torch.manual_seed(0)
-    network = place(PreActResNet18().build(Cifar10.info, RR()), torch.device("cuda")).eval().requires_grad_(False)
-    images = torch.rand(90, 3, 32, 32, generator=torch.Generator().manual_seed(1)).cuda()
-    with torch.no_grad():
-        outputs = network(images)
-    batch = Batch(images, outputs.logits.argmax(1), torch.arange(90, device="cuda"))
-    found = []
-    for replays in (False, True):
-        twin = make_twin(network, "bf16", torch.device("cuda"), replays=True)
-        assert twin is not None
-        seen = Instrumented(twin, "bf16", exact=network, watch=True)
-        assert seen.replays
-        seen.replays = replays
-        median = float(RR().certainty(outputs).median())
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found.append(run(kind(goal, **{**SHORT, "steps": 100}), seen, batch, RR(), median))
-        assert not seen.has_seen_nan()
-    plain, recorded = found
-    assert (flags(recorded) == flags(plain)).float().mean() > 0.97
-    both = flags(plain) & flags(recorded)
-    assert both.sum() > 60
-    norm: Norm = "l2" if kind is CwL2 else "linf"
-    one, other = (float(distances(moved.images, batch, norm)[both].mean()) for moved in (plain, recorded))
-    assert other == pytest.approx(one, rel=0.02)
 
 
 @pytest.mark.parametrize(
