@@ -6,7 +6,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cw_runs import BOTH, SHORT, Confidence, Constant, Energy, Linear, Rectified, digits, distances, flags, linear, run
+from cw_runs import (
+    BOTH,
+    SHORT,
+    Confidence,
+    Constant,
+    Energy,
+    Linear,
+    Rectified,
+    digits,
+    distances,
+    fast_on_small_networks,
+    flags,
+    linear,
+    run,
+)
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
@@ -16,14 +30,9 @@ from rrbench_attacks.foolbox_attack import load
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _small_networks() -> Iterator[None]:
-    """On networks as small as these a second thread only waits, and oneDNN is ten times slower than none on ARM."""
-    threads, onednn = torch.get_num_threads(), torch.backends.mkldnn.enabled
-    torch.set_num_threads(1)
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property, typed as its descriptor
-    yield
-    torch.set_num_threads(threads)
-    torch.backends.mkldnn.enabled = onednn
+def _fast() -> Iterator[None]:
+    with fast_on_small_networks():
+        yield
 
 
 def test_l2_with_the_papers_constants_is_within_two_percent_of_the_minimum() -> None:

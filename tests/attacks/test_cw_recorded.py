@@ -1,6 +1,7 @@
 """CW whose steps are recorded finds what CW with plain steps finds."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cw_runs import BOTH, SHORT, digits, distances, flags, run
+from cw_runs import BOTH, SHORT, digits, distances, fast_on_small_networks, flags, run
 from recordings import Rehearsed
 from rrbench.compute.devices import make_twin, place
 from rrbench.compute.instrumented import Instrumented
@@ -22,9 +23,10 @@ from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
 from rrbench_baselines.rr import RR
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None:
-    """On networks as small as these a second thread only waits."""
+@pytest.fixture(autouse=True, scope="module")
+def _fast() -> Iterator[None]:
+    with fast_on_small_networks():
+        yield
 
 
 @pytest.mark.parametrize("attack", [*BOTH, CwL2("adaptive"), CwLinf("adaptive", start="phase1"), CwL2(stop="batch")])
