@@ -1,4 +1,4 @@
-"""Small networks, rejectors and settings on which tests run CW."""
+"""Small networks and settings on which tests run CW."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.datasets.digits import Digits
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf
+from small_rejectors import Confidence
 
 BOTH: list[CarliniWagner] = [CwL2(), CwLinf(maximum="smooth")]
 SHORT: dict[str, Any] = {"c0": 1.0, "learning_rate": 0.05, "steps": 50, "searches": 4}
@@ -31,32 +32,6 @@ def fast_on_small_networks() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.backends.mkldnn.enabled = onednn
-
-
-@dataclass
-class Confidence(Rejector):
-    is_probability = True
-
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return outputs.logits.double().softmax(1).amax(1)
-
-
-@dataclass
-class Rectified(Confidence):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return super().certainty(outputs) * outputs.head[:, 0].double().sigmoid()
-
-
-@dataclass
-class Energy(Rejector):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return outputs.logits.logsumexp(1)
-
-
-@dataclass
-class Constant(Rejector):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return torch.ones(len(outputs.logits))
 
 
 @dataclass

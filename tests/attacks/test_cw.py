@@ -6,27 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cw_runs import (
-    BOTH,
-    SHORT,
-    Confidence,
-    Constant,
-    Energy,
-    Linear,
-    Rectified,
-    digits,
-    distances,
-    fast_on_small_networks,
-    flags,
-    linear,
-    run,
-)
+from cw_runs import BOTH, SHORT, Linear, digits, distances, fast_on_small_networks, flags, linear, run
 from rrbench.compute.instrumented import Instrumented
 from rrbench.errors import CellError
 from rrbench.names import parse, resolve
 from rrbench.protocols import Batch, Norm, Rejector
 from rrbench_attacks.cw import CarliniWagner, CwL2, CwLinf, Record
 from rrbench_attacks.foolbox_attack import load
+from small_rejectors import Confidence, Constant, Energy, Rectified
 
 
 @pytest.fixture(autouse=True, scope="module")

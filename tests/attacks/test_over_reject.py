@@ -9,17 +9,10 @@ from rrbench.compute.draws import HashedDraws
 from rrbench.errors import CellError
 from rrbench.protocols import Batch, Budget, Calibration, Moved, Norm, Outputs, Rejector, Victim
 from rrbench_attacks.over_reject import OverReject
+from small_rejectors import Confidence, Constant
 
 NORMS: list[Norm] = ["linf", "l2"]
 SURE = 1.5  # the lead in logits below which answers are refused
-
-
-@dataclass
-class Confidence(Rejector):
-    is_probability = True
-
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return outputs.logits.double().softmax(1).amax(1)
 
 
 @dataclass
@@ -28,12 +21,6 @@ class Signed(Rejector):
 
     def certainty(self, outputs: Outputs) -> Tensor:
         return outputs.logits[:, 1]
-
-
-@dataclass
-class Constant(Rejector):
-    def certainty(self, outputs: Outputs) -> Tensor:
-        return torch.ones(len(outputs.logits))
 
 
 def network(images: Tensor) -> Outputs:
