@@ -9,6 +9,8 @@ import typer
 from rrbench.cli import options
 from rrbench.errors import UseError
 
+QUICK = 50  # so many rows are compared within seconds
+
 
 def table(
     results: Annotated[Path | None, typer.Argument(help="A results CSV, or a work folder. [default: runs]")] = None,
@@ -90,9 +92,12 @@ def table(
     rows = choose(everything, rejectors, attacks, budgets)
     is_pivot, by, metric = bool(by or metric), by or "attack", column_of(metric) or "acc_tpr95"
     if against:
+        from rrbench.progress import Silent, reporter
         from rrbench.rows.paired import against_table
 
-        shown, notes = against_table(path, rows, by, metric, against, layout, everything)
+        long = reporter() if len(rows) > QUICK else Silent()
+        with long.task(f"comparing {len(rows)} rows with {against}", len(rows)) as advance:
+            shown, notes = against_table(path, rows, by, metric, against, layout, everything, advance)
         print(shown)
         print("\n".join(notes), file=_beside(layout))
     elif is_pivot:

@@ -24,6 +24,7 @@ from rrbench.metrics.measures import measure
 from rrbench.metrics.resampling import RESAMPLED, interval, resampled, resampled_share
 from rrbench.names import unknown
 from rrbench.plugins.config import MetricSettings
+from rrbench.progress import Advance
 from rrbench.rows.currency import is_current
 from rrbench.rows.published import where_scores_are
 from rrbench.rows.record import read_cells
@@ -68,10 +69,9 @@ class ScoreFiles:
 
     def drawn(self, scores: Scores, metric: str, like: "ScoreFiles") -> NDArray[np.float64]:
         """Draw with another cell's settings, and keep the draws: every rejector compares with the same reference."""
-        key = metric, like.metrics
-        if key not in self.draws:
-            self.draws[key] = drawn(scores, metric, like)
-        return self.draws[key]
+        if (metric, like.metrics) not in self.draws:
+            self.draws.update(((name, like.metrics), values) for name, values in drawn(scores, metric, like).items())
+        return self.draws[metric, like.metrics]
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,12 @@ def against_table(
     against: str,
     layout: str,
     references: Sequence[ResultRow] | None = None,
+    advance: Advance = lambda done: None,
 ) -> tuple[str, list[str]]:
     """Pivot one metric, each value with its paired difference from a rejector; return the table and its notes.
 
-    The rejector's rows are looked for among `references`, by default among `rows`.
+    The rejector's rows are looked for among `references`, by default among `rows`. `advance` is told how many rows
+    are done.
     """
     references = rows if references is None else references
     if metric not in COLUMNS:
@@ -111,6 +113,7 @@ def against_table(
     unclear: list[ResultRow] = []
 
     def field(group: Sequence[ResultRow]) -> str:
+        advance(len(group))
         value = summed_up(group, metric)
         if goes_by(group[0], against):
             unclear.extend(group)
@@ -307,7 +310,7 @@ def _gain(
     theirs = getattr(found, metric)
     if theirs is None:
         return None
-    draws = scored.drawn(own, metric, scored) - drawn(never, metric, scored) if is_drawn else np.empty(0)
+    draws = scored.drawn(own, metric, scored) - drawn(never, metric, scored)[metric] if is_drawn else np.empty(0)
     return dataclasses.replace(_with_interval(ours - theirs, draws), of=OWN_ANSWERS)
 
 
@@ -317,17 +320,16 @@ def _all_accepted(scores: Scores) -> Scores:
     return scores._replace(**sure, own_threshold=np.array(0.0))
 
 
-def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> NDArray[np.float64]:
-    """Return a metric for every bootstrap draw; sets of equal size draw the same examples."""
+def drawn(scores: Scores, metric: str, scored: ScoreFiles) -> dict[str, NDArray[np.float64]]:
+    """Return a metric for every bootstrap draw, and what comes with it; sets of equal size draw the same examples."""
     correct, certainty = scores.correct, scores.certainty
     if metric in RESAMPLED:
-        return resampled(metric, certainty, correct, scored.metrics.tpr_rule, scored.metrics.resamples, SEED)
+        return {metric: resampled(metric, certainty, correct, scored.metrics.tpr_rule, scored.metrics.resamples, SEED)}
     if metric in ("distance", "success"):
         values = (scores.distances if metric == "distance" else scores.reached).astype(np.float64)
-        return resampled_share(values, np.ones_like(values), scored.metrics.resamples, SEED)
-    return deployed_draws(scores.clean, certainty, correct, scored.metrics.resamples, SEED)[
-        metric.removeprefix("deploy_")
-    ]
+        return {metric: resampled_share(values, np.ones_like(values), scored.metrics.resamples, SEED)}
+    found = deployed_draws(scores.clean, certainty, correct, scored.metrics.resamples, SEED)
+    return {f"deploy_{name}": values for name, values in found.items()}
 
 
 def all_but_note(row: ResultRow) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from rrbench.files.headers import read_facts
 from rrbench.names import show
 from rrbench.plugins.catalogue import plugins
 from rrbench.plugins.config import ADDED
-from rrbench.rows.published import REPOSITORY
+from rrbench.rows.published import REPOSITORY, find_results
 
 EMBEDDED = Path(__file__).resolve().parent
 USUAL = Path("results/zoo")
@@ -54,8 +54,9 @@ class Entry:
 
 
 def large_zoo() -> Path:
-    """Return the folder of checkpoints too large for the package: $RRBENCH_ZOO, else results/zoo."""
-    return Path(os.environ.get("RRBENCH_ZOO") or USUAL)
+    """Return the folder of larger checkpoints: $RRBENCH_ZOO, else results/zoo, here or in the source checkout."""
+    given = os.environ.get("RRBENCH_ZOO")
+    return Path(given) if given else find_results(USUAL)
 
 
 def zoo_prefix() -> str:
@@ -64,6 +65,8 @@ def zoo_prefix() -> str:
     A manifest is published, and the folders above mean nothing elsewhere: of a path outside this folder only its name
     is written. The hashes in the rows say which networks were in it.
     """
+    if not os.environ.get("RRBENCH_ZOO"):
+        return ""
     folder = large_zoo()
     if folder.is_absolute():
         folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else Path(folder.name)

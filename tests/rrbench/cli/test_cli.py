@@ -117,6 +117,7 @@ def test_a_wrong_word_is_one_line_on_stderr_and_exit_2(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
     answer = command("run", "--out", tmp_path / "runs", *arguments)
     assert answer.code == 2
     assert answer.out == ""

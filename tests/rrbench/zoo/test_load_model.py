@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 import rrbench
 from rrbench import UseError
 from rrbench.datasets.digits import Digits
-from rrbench.zoo import EMBEDDED, entries
+from rrbench.zoo import EMBEDDED, entries, zoo_prefix
 
 TEST = Digits().load("test")
 
@@ -82,3 +82,10 @@ def test_what_is_not_in_a_zoo_is_one_clear_line(names: tuple[str, str], more: di
         rrbench.load_model(*names, **more)  # type: ignore[arg-type] # of several types
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_outside_the_checkout_its_networks_are_found_as_its_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RRBENCH_ZOO")
+    model = rrbench.load_model("cifar10", "pgd-at+rr")
+    assert model.outputs(torch.zeros(1, 3, 32, 32)).features.shape == (1, 512)
+    assert zoo_prefix() == "", "the command finds it again"
