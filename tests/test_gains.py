@@ -1,14 +1,16 @@
 """What rejectors gain over never rejecting, as results/FINDINGS.md says it, is that of the published scores."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from findings_rows import at, findings, gain, gain_of, joint, own_gain, text
+from findings_rows import at, findings, gain, gain_draws, gain_of, joint, own_gain, text
 from published import rows, scores, victims_at
 from rrbench.metrics.deployment import CleanScores, accepted_by, joint_where_kept
 from rrbench.rows.paired import all_but_note
+from rrbench.rows.row import ResultRow
 from rrbench.rows.scores import Scores
 
 
@@ -42,33 +44,75 @@ def test_the_table_of_what_survives(name: str) -> None:
     assert f"| never-reject | {joint('never-reject', 'pgd100')} | {joint('never-reject')} | | |" in findings()
 
 
-def test_most_of_the_fall_to_the_worst_case_needs_no_knowledge_of_the_rejector() -> None:
-    worst, usual = victims_at("worst-case"), victims_at("pgd100")
-    shares = {}
-    for row in (row for row in rows() if (row.attack, row.eps) == ("gama-fw", "8/255")):
-        victim = row.trained_as, row.rejector
-        if victim not in worst:
-            assert row.trained_as == "ccat(attack_mode=train,scale=1)"  # it did not become robust, nor was it kept
-            continue
-        high, middle, low = (own_gain(each) for each in (usual[victim], row, worst[victim]))
-        shares[victim] = 100 * (high - middle) / (high - low)
-        line = f" | {high:+.2f} | {middle:+.2f} | {low:+.2f} | {shares[victim]:.0f} % |"
-        assert line in text("results/README.md"), line
-        if row.rejector == "rr" and row.trained_as == "pgd-at+rr":
-            assert f"GAMA-FW, which is blind too, RR gains {middle:.2f}." in text("README.md")
-            assert f"Under it RR gains {middle:.2f} (" in findings()
-    assert len(shares) == 11
-    assert all(100 < shares.pop(victim) < 105 for victim in (("ccat", "confidence"), ("ccat+rr", "rr")))
-    least, most = min(shares, key=lambda each: shares[each]), max(shares, key=lambda each: shares[each])
-    assert (least, most) == (("carl", "carl"), ("pgd-at", "margin"))
-    second = sorted(shares.values())[-2]
-    assert shares["trades", "confidence"] == second
-    said = f"takes {shares[least]:.0f} % (CARL) to {second:.0f} % (TRADES with confidence) of that fall; of margin's, "
-    assert (
-        f"{said}whose score is near to GAMA's own loss, {shares[most]:.0f} %; of CCAT's and CCAT+RR's all."
-        in findings()
+def under_gama_fw() -> dict[tuple[str, str], ResultRow]:
+    """Return the rows of GAMA-FW at 8/255 whose victim has a worst case, by victim."""
+    worst = victims_at("worst-case")
+    found = [row for row in rows() if (row.attack, row.eps) == ("gama-fw", "8/255")]
+    # The one without became not robust and was not kept.
+    assert {row.trained_as for row in found if _victim(row) not in worst} == {"ccat(attack_mode=train,scale=1)"}
+    return {_victim(row): row for row in found if _victim(row) in worst}
+
+
+def _victim(row: ResultRow) -> tuple[str, str]:
+    return row.trained_as, row.rejector
+
+
+def share_of_the_fall(victim: tuple[str, str], of: Callable[[ResultRow], Any]) -> Any:
+    """Return which part of the fall of the gain from PGD-100 to the worst case GAMA-FW takes, in percent."""
+    high, middle, low = (
+        of(each) for each in (victims_at("pgd100")[victim], under_gama_fw()[victim], victims_at("worst-case")[victim])
     )
-    assert sum(share > 50 for share in shares.values()) == 8
+    return 100 * (high - middle) / (high - low)
+
+
+def test_how_much_of_the_fall_to_the_worst_case_needs_no_knowledge_of_the_rejector() -> None:
+    lows = []
+    for victim, row in under_gama_fw().items():
+        falls = (own_gain(each) for each in (victims_at("pgd100")[victim], row, victims_at("worst-case")[victim]))
+        line = "".join(f" | {each:+.2f}" for each in falls) + f" | {share_of_the_fall(victim, own_gain):.0f} ["
+        _, found, rest = text("results/README.md").partition(line)
+        assert found, line
+        lows.append(float(rest.partition(",")[0]))
+    assert len(lows) == 11
+    assert sum(low > 50 for low in lows) == 7
+    assert "For seven of the eleven victims that met GAMA-FW most of the fall" in findings()
+    middle = own_gain(under_gama_fw()["pgd-at+rr", "rr"])
+    assert f"GAMA-FW, which is blind too, RR gains {middle:.2f}." in text("README.md")
+    assert f"Under it RR gains {middle:.2f} (" in findings()
+    assert f"Margin's {share_of_the_fall(('pgd-at', 'margin'), own_gain):.0f} % is a special case" in findings()
+
+
+@pytest.mark.parametrize(
+    ("victim", "said"), [(("pgd-at+rr", "rr"), "Of RR's fall it takes"), (("carl", "carl"), "of CARL's")]
+)
+def test_the_share_of_the_fall_has_the_interval_of_its_draws(victim: tuple[str, str], said: str) -> None:
+    low, high = np.percentile(share_of_the_fall(victim, gain_draws), (2.5, 97.5))
+    shown = f"{share_of_the_fall(victim, own_gain):.0f}"
+    assert f"{said} {shown} % [{low:.0f}, {high:.0f}]" in findings()
+    assert f" | {shown} [{low:.0f}, {high:.0f}] | " in text("results/README.md")
+
+
+def test_gama_fw_gets_past_a_few_more_than_the_worst_case() -> None:
+    taken, joint_with, gain_with = {}, {}, {}
+    for victim, row in under_gama_fw().items():
+        one, other = (scores()[all_but_note(each)].scores() for each in (row, victims_at("worst-case")[victim]))
+        assert one.ids.tolist() == other.ids.tolist()
+        withstood, both = _is_joint(other), _is_joint(one) & _is_joint(other)
+        right = one.clean_correct & one.correct & other.correct
+        taken[victim] = int((withstood & ~both).sum())
+        joint_with[victim], gain_with[victim] = 100 * both.mean(), 100 * (both.mean() - right.mean())
+        assert f"] | {taken[victim]} |" in text("results/README.md")
+    first = [("pgd-at", "margin"), ("pgd-at", "confidence"), ("pgd-at+rr", "rr")]
+    margin, confidence, rr = (f"{joint_with[victim]:.2f}" for victim in first)
+    assert f"With it joint is {margin} for margin, {confidence} for confidence and {rr} for RR: " in findings()
+    counts = [taken.pop(victim) for victim in first]
+    assert f"{counts[0]}, {counts[1]} and {counts[2]} images of 10,000 less." in findings()
+    margin, confidence, rr = (f"{gain_with[victim]:+.2f}" for victim in first)
+    assert f"Margin gains {margin} then, confidence {confidence} and RR {rr}." in findings()
+    assert f"it takes {min(taken.values())} to {max(taken.values())}. The order stays." in findings()
+    assert f"takes {counts[0]} of 10,000 more from margin and {counts[1]} from confidence." in text("README.md")
+    before = sorted(joint_with, key=lambda victim: victims_at("worst-case")[victim].deploy_joint or 0)
+    assert sorted(joint_with, key=lambda victim: joint_with[victim]) == before
 
 
 def test_what_is_below_never_rejecting_on_its_own_network_is_so_clearly_or_perhaps() -> None:
@@ -87,8 +131,8 @@ def test_refusing_at_random() -> None:
     """5 % of all inputs are refused; an attacked copy has its own draw, or the attacker tries until it is accepted."""
     right, both = (at("never-reject", "clean", "").acc_all or 0), (at("never-reject").deploy_joint or 0)
     fresh, tried = 0.95 * (both + 0.05 * (right - both)), 0.95 * both
-    said = f"at random, clean and attacked ones independently, has {fresh:.2f}. If the attacker may try until an image"
-    assert f"{said} is accepted, it is {tried:.2f}. KD and GDA are below both." in findings()
+    said = f"at random, clean and attacked ones independently, and joint is {fresh:.2f}. If the attacker may try until"
+    assert f"{said} an image is accepted, it is {tried:.2f}. KD and GDA are below both." in findings()
     assert (at("GDA").deploy_joint or 0) < tried
 
 

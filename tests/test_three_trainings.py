@@ -2,14 +2,15 @@
 
 import re
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from findings_rows import gains_apart, text
+from findings_rows import gains_apart, own_gain, text
 from published import ROOT, rows, scores
 from rrbench.metrics.intervals import mean_interval
-from rrbench.rows.paired import Difference, differences, paired_difference
+from rrbench.rows.paired import all_but_note
 from rrbench.rows.row import ResultRow
 
 FOLDERS = ("cifar10", "cifar10-seeds", "cifar10-seeds")  # by seed
@@ -51,21 +52,21 @@ class Interval(NamedTuple):
         return self.low > 0 or self.high < 0
 
 
-def known(found: Difference | None) -> Interval:
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
-    return Interval(found.value, found.low, found.high)
+def field(value: Interval, metric: str) -> str:
+    places = 3 if metric == "auc" else 2
+    return f"{value.value:+.{places}f} [{value.low:+.{places}f}, {value.high:+.{places}f}]"
 
 
-def lead(seed: int, attack: str, metric: str) -> Interval:
-    """Return how far R-Con is ahead of confidence."""
-    pair = row(seed, "rr", attack), row(seed, "confidence", attack)
-    return known(paired_difference(*pair, metric, scores(FOLDERS[seed])))
+def line(head: str) -> list[str]:
+    (found,) = [each for each in PART.splitlines() if each.startswith(f"| {head} |")]
+    return [part.strip() for part in found.strip("|").split("|")][1:]
 
 
 def leads(attack: str, metric: str) -> list[Interval]:
-    return [lead(seed, attack, metric) for seed in SEEDS]
+    """Return R-Con's lead over confidence with each seed, as the table has it; test_paired_tables.py checks that."""
+    shown = next(name for name, known in ATTACKS.items() if known == attack)
+    fields = [line(f"{shown}, seed {seed}")[METRICS.index(metric)] for seed in SEEDS]
+    return [Interval(*map(float, re.findall(r"[-+][\d.]+", each))) for each in fields]
 
 
 def mean_lead(attack: str, metric: str) -> Interval:
@@ -76,11 +77,14 @@ def mean_lead(attack: str, metric: str) -> Interval:
     return Interval(fmean(values), *mean_interval(values))
 
 
+def _joint_draws(of: ResultRow) -> Any:
+    """Return the joint number in each draw of examples; all rows draw the same ones."""
+    file = scores(FOLDERS[of.seed])[all_but_note(of)]
+    return file.drawn(file.scores(), "deploy_joint", file)
+
+
 def gain(seed: int, rejector: str, attack: str) -> float:
-    here = row(seed, rejector, attack)
-    files = scores(FOLDERS[seed])
-    (found,) = differences([here], rows(FOLDERS[seed]), "never-reject", "deploy_joint", files) or ()  # type: ignore[misc]
-    return known(found).value
+    return own_gain(row(seed, rejector, attack))
 
 
 def gains(rejector: str, attack: str) -> str:
@@ -88,15 +92,10 @@ def gains(rejector: str, attack: str) -> str:
     return f"{first}, {' and '.join(others)}"
 
 
-@pytest.mark.parametrize("printed", ATTACKS)
-def test_a_mean_of_the_table_is_that_of_the_rows_with_students_interval(printed: str) -> None:
-    (line,) = [each for each in PART.splitlines() if each.startswith(f"| {printed}, mean")]
-    shown = [field.strip() for field in line.strip("|").split("|")][1:]
-    places = {"auc": 3}
-    for metric, field in zip(METRICS, shown, strict=True):
-        digits = places.get(metric, 2)
-        found = mean_lead(ATTACKS[printed], metric)
-        assert field == f"{found.value:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]", metric
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_mean_of_the_table_is_that_of_the_rows_with_students_interval(attack: str) -> None:
+    found = [field(mean_lead(ATTACKS[attack], metric), metric) for metric in METRICS]
+    assert line(f"{attack}, mean of three") == found
 
 
 def test_all_trainings_agree_which_attack_favours_r_con() -> None:
@@ -117,7 +116,15 @@ def test_the_joint_number_at_the_worst_case_is_lower_with_every_training() -> No
     assert [each.excludes_zero for each in leads("worst-case", "deploy_joint")] == [False, False, True]
     assert "two of the three intervals over examples reach 0" in SECTION
     least, *_, most = sorted(-each.value for each in leads("worst-case", "deploy_joint"))
-    said = f"by {least:.2f} to {most:.2f} points, {value} in the mean ({low} to {high} over trainings)"
+    pairs = [[_joint_draws(row(seed, name, "worst-case")) for name in ("rr", "confidence")] for seed in SEEDS]
+    over_images = [
+        f"{-each:.2f}" for each in np.percentile(sum(ours - theirs for ours, theirs in pairs) / len(pairs), (97.5, 2.5))
+    ]
+    assert f"Over examples the mean of the three has {over_images[0]} to {over_images[1]}." in SECTION
+    said = (
+        f"by {least:.2f} to {most:.2f} points, {value} in the mean ({low} to {high} over trainings, "
+        f"{over_images[0]} to {over_images[1]} over images)"
+    )
     assert said in text("README.md")
     assert said in text("results/FINDINGS.md")
 
@@ -155,3 +162,26 @@ def test_kds_auc_is_the_rows() -> None:
     for attack in ("clean", "pgd10"):
         first, *others = [f"{row(seed, 'kd', attack).auc:.3f}" for seed in SEEDS]
         assert f"{first}, {' and '.join(others)}" in " ".join(PAGE.split())
+
+
+def test_the_first_lines_of_the_readme_have_the_means_of_three_trainings() -> None:
+    confidence, rr = (fmean(gain(seed, name, "worst-case") for seed in SEEDS) for name in ("confidence", "rr"))
+    starts = [[row(seed, name, "worst-case").acc_all or 0 for seed in SEEDS] for name in ("confidence", "rr")]
+    lower = fmean(starts[0]) - fmean(starts[1])
+    for said in (
+        f"plain confidence then gains {confidence:.2f} points of joint over never rejecting.",
+        f"RR gains {rr:.2f} on its own network, and that network starts {lower:.2f} lower.",
+    ):
+        assert said in text("README.md"), said
+
+
+def test_how_far_trainings_are_apart_at_tpr95() -> None:
+    apart = []
+    for name in ("rr", "confidence"):
+        values = [[row(seed, name, attack).acc_tpr95 or 0 for seed in SEEDS] for attack in ("clean", "pgd10")]
+        apart += [max(each) - min(each) for each in values]
+    rr, plain = (
+        "PGD-AT+RR differs by up to {:.2f} points on clean inputs and {:.2f} under PGD-10",
+        "PGD-AT by {:.2f} and {:.2f}",
+    )
+    assert f"{rr}, of {plain}.".format(*apart) in " ".join(PAGE.split())
