@@ -157,6 +157,8 @@ def _own_names(cell: Cell) -> set[str]:
 
 
 def _materials(options: RunOptions, deadline: Deadline, own: torch.device | None) -> Materials:
+    if not str(options.out).strip():  # it would mean the current folder
+        raise UseError("out is empty: give a folder")
     device = own or find_device(options.device, is_here=options.engine == "local")
     materials = Materials(
         Store(Path(options.out)),
@@ -188,6 +190,7 @@ def execute(job: Job, command: Sequence[str]) -> list[ResultRow]:
     }
     for line in job.plan.dropped:
         materials.report.line(f"left out: {line}")
+    materials.store.set_damaged_aside(materials.report)
     try:
         rows = job.runner.run(job.plan, job.engine)
     except KeyboardInterrupt:

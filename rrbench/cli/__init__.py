@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rrbench.cli import bench, board, data, evaluate, figure, join, listing, report, run, table, train, verify
+from rrbench.cli import bench, board, data, evaluate, figure, join, listing, options, report, run, table, train, verify
 from rrbench.cli.authoring import check, new
 from rrbench.errors import CellError, UseError, brief, interrupts, no_exit, one_line
 from rrbench.files import provenance
@@ -62,6 +62,9 @@ app.command("bench")(bench.bench)
 app.command("check")(check.check)
 app.add_typer(data.app, name="data")
 app.add_typer(new.app, name="new")
+for part in (app, data.app, new.app):
+    for command in part.registered_commands:
+        command.cls = options.Command
 
 
 def main() -> None:

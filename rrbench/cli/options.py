@@ -1,13 +1,27 @@
 """Options that several commands share."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from rrbench.errors import UseError
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice: the last would win, and the first be lost without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Count the options that take one value, then parse as usual."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for param, count in Counter(given).items():
+            if count > 1 and isinstance(param, TyperOption) and not (param.multiple or param.is_flag):
+                raise UseError(f"{param.opts[0]} is given {count} times: give it once (a list has commas: a,b)")
+        return super().parse_args(ctx, args)
 
 
 def _folder(text: str | Path) -> Path:

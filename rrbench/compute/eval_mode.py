@@ -14,7 +14,9 @@ Mode = Literal["train", "eval"]
 @contextmanager
 def mode(network: Network, wanted: Mode) -> Iterator[None]:
     """Put every module of a network into a mode; afterwards restore each module's own mode."""
-    modules = list(network.modules()) if isinstance(network, nn.Module) else []
+    modules = (
+        [each for each in network.modules() if hasattr(each, "training")] if isinstance(network, nn.Module) else []
+    )
     before = [module.training for module in modules]
     for module in modules:
         module.training = wanted == "train"
@@ -35,7 +37,7 @@ class Learning(NamedTuple):
     def of(cls, network: nn.Module) -> "Learning":
         """Remember a network as it is."""
         return cls(
-            [(name, module, module.training) for name, module in network.named_modules()],
+            [(name, each, each.training) for name, each in network.named_modules() if hasattr(each, "training")],
             [(name, weight, weight.requires_grad) for name, weight in network.named_parameters()],
         )
 

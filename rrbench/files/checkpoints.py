@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rrbench.errors import FileError, UseError, first_line, reason
-from rrbench.files.disk import parse_json, replacing, sha256
+from rrbench.files.disk import parse_json, replacing, sha256, to_path
 from rrbench.files.headers import TRAINING
 from rrbench.files.packing import unpack
 from rrbench.numbers import read_whole
@@ -43,8 +44,9 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
         raise FileError(f"cannot write {path}: {first_line(error)}") from None
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """Read a .safetensors file, or a .pt file of weights only; refuse any other or damaged file."""
+    path = to_path(path)
     if not path.is_file():
         raise UseError(f"no checkpoint at {path}")
     if path.suffix in (".pt", ".pth"):

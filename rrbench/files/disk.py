@@ -214,6 +214,13 @@ def _not_deep(value: object) -> object:
     return value
 
 
+def to_path(given: object) -> Path:
+    """Return the file or folder that somebody names in Python, by a text or a path."""
+    if not isinstance(given, str | os.PathLike):
+        raise UseError(f"a file is named by a text or a Path, not by {brief(given)}")
+    return Path(given)
+
+
 def is_plain_name(name: str) -> bool:
     """Tell whether a name that anybody may have written names a file in the current folder, and nothing outside it."""
     return name not in ("", ".", "..") and not set(name) & {"/", "\\", ":"} and name.isprintable()

@@ -24,9 +24,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from rrbench.errors import FileError, StoppedError, UseError
+from rrbench.errors import FileError, StoppedError, UseError, first_line
 from rrbench.files.arrays import load_arrays, save_arrays
-from rrbench.files.disk import Files, read_json, sha256, sweep, write_bytes, write_json
+from rrbench.files.disk import Files, parse_json, read_json, sha256, sweep, write_bytes, write_json
 from rrbench.planning.deadline import Deadline
 from rrbench.progress import Report
 from rrbench.rows.narrow import has_same, narrowed
@@ -176,6 +176,19 @@ class Store:
             return load_arrays(self.root / name)
         except UseError:
             return None
+
+    def set_damaged_aside(self, report: Report) -> None:
+        """Rename cells and a manifest that are no JSON any more, so that the cells are measured again."""
+        for path in (*sorted((self.root / "cells").glob("*.json")), self.root / "manifest.json"):
+            try:
+                parse_json(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                aside = path.with_name(f"{path.name}.damaged")
+                path.replace(aside)
+                what = "past runs are in it alone" if path.name == "manifest.json" else "the cell is measured again"
+                report.line(f"{path} is damaged ({first_line(error)}): moved to {aside.name}; {what}")
+            except OSError:  # not there, or not to be read: whoever needs it says so
+                continue
 
     def cells(self) -> list[tuple[CellRecord, str]]:
         """Return every finished cell with the hash of its row from its file."""

@@ -31,7 +31,7 @@ class Wrapped(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.training = model.training
+        self.training = getattr(model, "training", False)  # frozen TorchScript has no mode, and answers as in eval
 
     def forward(self, images: Tensor) -> Outputs:
         """Return float32 outputs; parts that the module does not give have zero columns."""

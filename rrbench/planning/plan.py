@@ -84,13 +84,16 @@ def _cells(request: Request, config: Config, dropped: dict[str, None]) -> Iterat
     sample = Sample.asked(request.limit, request.every)
     for text in request.datasets or (config.run.dataset,):
         dataset = _chosen("dataset", text, config, parse(text).name if isinstance(text, str) else OWN)
-        sample.check(build(DataSource, dataset).info.test_size, dataset)
+        source = build(DataSource, dataset)
+        sample.check(source.info.test_size, dataset)
         attacks = _attacks(request, config, dataset, dropped)
         for network, seed in product(_networks(request, config, dataset), request.seeds):
             placed = [
                 replace(each, moved_on=_moved_on(request, config, dataset, network, each, seed)) for each in attacks
             ]
             victims = _victims(request, config, dataset, network, seed, dropped)
+            for training, _ in victims:
+                sample.check_folds(source.splits_for(is_given=isinstance(training, Given)), dataset)
             for (training, rejector), planned in product(victims, placed):
                 if planned.moved_on == training:
                     name = training.trained_as

@@ -1,10 +1,11 @@
 """Which test inputs are measured: all, the first few, or every so many-th. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rrbench.errors import UseError
+from rrbench.metrics.deployment import FOLDS
 from rrbench.names import convert
 from rrbench.numbers import ordinal
 
@@ -52,6 +53,14 @@ class Sample:
         """Refuse a step beyond the inputs: it would measure the first input alone."""
         if self.every and self.every > total > 0:
             raise UseError(f"--every {self.every} is more than the {total} test inputs of {dataset}")
+
+    def check_folds(self, splits: Container[str], dataset: object) -> None:
+        """Refuse a step whose inputs all lie in one fold, if no calibration inputs fix the thresholds instead."""
+        if self.every and self.every % FOLDS == 0 and "calibration" not in splits:
+            raise UseError(
+                f"--every {self.every} leaves no inputs of {dataset} to fix thresholds: "
+                f"give calibration inputs, or a step that {FOLDS} does not divide, such as {self.every - 1}"
+            )
 
     def of(self, test: "Batch") -> "Batch":
         """Return the measured inputs of the test split."""

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rrbench.errors import UseError, brief
 from rrbench.files.decoding import from_json, from_texts
-from rrbench.files.disk import parse_json, write_bytes
+from rrbench.files.disk import parse_json, to_path, write_bytes
 from rrbench.metrics.columns import Metrics, fraction
 from rrbench.names import unknown
 from rrbench.numbers import read_fraction, read_whole
@@ -164,8 +165,9 @@ def write_rows(path: Path, rows: Iterable[ResultRow]) -> None:
     write_bytes(path, to_csv(sorted(rows, key=order)).encode())
 
 
-def read_rows(path: Path) -> list[ResultRow]:
+def read_rows(path: str | PathLike[str]) -> list[ResultRow]:
     """Read a results CSV, or the rows.csv of a folder; other columns are ignored."""
+    path = to_path(path)
     path = path / "rows.csv" if path.is_dir() else path
     try:
         # utf-8-sig: Excel may put a byte-order mark at the start.

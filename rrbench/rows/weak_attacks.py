@@ -58,7 +58,7 @@ def _noted(row: ResultRow, weaknesses: list[str], *, is_whole: bool) -> ResultRo
 
 def _weaknesses(row: ResultRow, group: list[ResultRow]) -> list[str]:
     """Say which attacks do more harm than a row's attack, though they should not."""
-    if row not in group or row.acc_all is None:
+    if row not in group or row.acc_all is None or keeps_answers(row):
         return []
     same_budget = [other for other in group if Fraction(other.eps) == Fraction(row.eps)]
     # A smaller ball lies inside the larger one, so the attack in the larger ball should do at least as well.
@@ -83,7 +83,7 @@ def _weaknesses(row: ResultRow, group: list[ResultRow]) -> list[str]:
 
 def _beaten(row: ResultRow, same_budget: list[ResultRow]) -> list[str]:
     """Say which attack lowers deploy_robust more than an adaptive attack or the worst case does."""
-    if not looks(row) or keeps_answers(row):
+    if not looks(row):
         return []
     is_worst = "members" in stated(row)
     lead = {

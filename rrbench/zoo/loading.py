@@ -23,7 +23,8 @@ def load_model(
     """Return a network of the zoo, in eval mode: it takes images in [0, 1] and returns logits.
 
     `rrbench list zoo` has the names: of networks inside the package, and of those in $RRBENCH_ZOO or results/zoo, here
-    or in the source checkout. If several fit, the longest training is taken. `model.outputs(images)` returns features, logits and head.
+    or in the source checkout. If several fit, the longest training is taken. `model.outputs(images)` returns features,
+    logits and head.
 
     >>> rrbench.load_model("cifar10", "pgd-at+rr")  # doctest: +SKIP
     """

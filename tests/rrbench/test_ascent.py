@@ -221,6 +221,16 @@ def test_an_objective_without_gradient_is_refused() -> None:
         )  # fmt: skip
 
 
+def test_logits_without_gradient_are_the_network_s_fault_and_the_line_says_so() -> None:
+    batch = grey(2)
+
+    def detached(images: Tensor) -> Outputs:
+        return Outputs(*(part.detach() for part in LINEAR(images)))
+
+    with pytest.raises(CellError, match=r"the network's logits have no gradient: take no_grad\(\)"):
+        ascend(detached, batch.images, batch.images, lambda o: o.head[:, 0], norm="linf", radius=1.0, step=0.1, steps=1)
+
+
 # The search.
 
 

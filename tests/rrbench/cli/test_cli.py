@@ -96,6 +96,7 @@ def test_the_help_of_rrbench_names_its_commands_and_a_first_step(command: Any) -
         (["--budgets", "linf:-1"], ["negative"]),
         (["--budgets", "l2:128"], ["'l2:128' exceeds 8", "l2:128/255 perhaps?"]),
         (["--out", ""], ["--out is empty"]),
+        (["--rejectors", "rr", "--rejectors", "ebd"], ["--rejectors is given 2 times: give it once", "commas"]),
         (["--keep", "everything"], ["--keep takes images, features; not everything"]),
         (["--limit", "0"], ["--limit must be at least 1, not 0"]),
         (["--network", "small-cnn(width=0)"], ["network small-cnn(width=0): width must be at least 1"]),
@@ -118,7 +119,8 @@ def test_a_wrong_word_is_one_line_on_stderr_and_exit_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path))
-    answer = command("run", "--out", tmp_path / "runs", *arguments)
+    folder = [] if "--out" in arguments else ["--out", tmp_path / "runs"]
+    answer = command("run", *folder, *arguments)
     assert answer.code == 2
     assert answer.out == ""
     (line,) = lines(answer.err)

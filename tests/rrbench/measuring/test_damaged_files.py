@@ -14,6 +14,7 @@ from rrbench import zoo
 from rrbench.engines.estimate import describe_plan
 from rrbench.measuring.store import Store
 from rrbench.progress import Silent
+from rrbench.rows.row import read_rows
 from rrbench.verifying.verify import verify_folder
 from spoken import lines
 from undisturbed import cells, timeless
@@ -36,12 +37,11 @@ def damage(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("kind", ["cells", "checkpoints", "manifest"])
-def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any, command: Any, kind: str) -> None:
+def test_a_damaged_checkpoint_is_one_line_that_names_it(bench: Any, command: Any) -> None:
     arguments = ["run", *bench.arguments(), "--attacks", "pgd2", "--rejectors"]
     assert command(*arguments, "confidence").code == 0
     before = cells(bench.out)
-    damaged = [bench.out / "manifest.json"] if kind == "manifest" else sorted((bench.out / kind).iterdir())
+    damaged = sorted((bench.out / "checkpoints").iterdir())
     for path in damaged:
         damage(path)
     answer = command(*arguments, "confidence,t-con")
@@ -50,8 +50,41 @@ def test_a_damaged_file_of_the_work_folder_is_one_line_that_names_it(bench: Any,
     assert message.startswith("rrbench: ")
     assert any(str(path) in message for path in damaged)
     assert "Traceback" not in answer.err
-    if kind == "checkpoints":
-        assert {path: cells(bench.out)[path] for path in before} == before
+    assert {path: cells(bench.out)[path] for path in before} == before
+
+
+@pytest.mark.parametrize("kind", ["cells", "manifest"])
+def test_damaged_cells_are_kept_aside_and_measured_again_and_so_is_a_manifest(
+    bench: Any, command: Any, kind: str
+) -> None:
+    arguments = ["run", *bench.arguments(), "--attacks", "pgd2", "--rejectors", "confidence"]
+    assert command(*arguments).code == 0
+    rows = timeless(read_rows(bench.out))
+    damaged = [bench.out / "manifest.json"] if kind == "manifest" else sorted((bench.out / "cells").iterdir())
+    for path in damaged:
+        damage(path)
+    broken = {path: path.read_bytes() for path in damaged}
+    answer = command(*arguments)
+    assert answer.code == 0
+    assert timeless(read_rows(bench.out)) == rows
+    assert command("verify", bench.out).code == 0
+    for path, content in broken.items():
+        aside = path.with_name(f"{path.name}.damaged")
+        assert aside.read_bytes() == content
+        assert f"{path} is damaged (" in answer.err
+        assert f"moved to {aside.name}; " in answer.err
+    assert len(Store(bench.out).runs()) == (1 if kind == "manifest" else 2)
+
+
+def test_a_cell_of_another_version_is_left_where_it_is_and_named(bench: Any, command: Any) -> None:
+    arguments = ["run", *bench.arguments(), "--attacks", "pgd2", "--rejectors", "confidence"]
+    assert command(*arguments).code == 0
+    path = min((bench.out / "cells").iterdir())
+    path.write_text("{}")
+    answer = command(*arguments)
+    assert answer.code == 2
+    assert f"{path} is no cell file of this version; delete it to measure the cell again" in answer.err
+    assert path.read_text() == "{}"
 
 
 def test_what_a_rejector_learnt_is_learnt_again_where_its_file_is_damaged(bench: Any) -> None:

@@ -260,7 +260,8 @@ def test_a_row_without_a_threshold_says_why() -> None:
 
 def test_a_network_of_torch_jit_is_measured_as_the_one_it_was_made_of() -> None:
     plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
-    models = (plain, torch.jit.script(plain), torch.jit.trace(plain, inputs(2)[0]))
+    script = torch.jit.script(plain)
+    models = (plain, script, torch.jit.freeze(script), torch.jit.trace(plain, inputs(2)[0]))
     rows = [measure(model, "confidence", "pgd2", inputs(20), budget="linf:1/50") for model in models]
     assert len({(row.status, row.acc_all, row.acc_tpr95) for row in rows}) == 1
 

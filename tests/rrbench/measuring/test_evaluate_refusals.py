@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -259,3 +260,18 @@ def test_a_name_that_no_line_can_show_is_refused(name: str) -> None:
 def test_a_name_for_what_has_one_is_refused() -> None:
     line = refusal(lambda: rrbench.evaluate(Linear(), {"mine": "confidence"}, "clean", inputs(20)))
     assert line == "'confidence' has its own name: leave out 'mine', and give it in a list"
+
+
+@pytest.mark.parametrize("out", ["", "  "])
+def test_an_empty_name_of_the_work_folder_does_not_mean_the_current_one(out: str) -> None:
+    assert (
+        refusal(lambda: measure(Linear(), "confidence", "clean", inputs(20), out=out)) == "out is empty: give a folder"
+    )
+
+
+def test_every_fifth_input_of_one_s_own_is_refused_where_no_others_fix_thresholds() -> None:
+    def run(every: int) -> pd.DataFrame:
+        return rrbench.run("confidence", "clean", dataset=inputs(60), network=Linear(), every=every)
+
+    assert refusal(lambda: run(10)).startswith("--every 10 leaves no inputs of own data to fix thresholds")
+    assert run(9).deploy_joint.notna().all()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rrbench.errors import UseError
 from rrbench.planning.sample import ALL_INPUTS, Sample
 from rrbench.protocols import Batch
 
@@ -57,6 +58,15 @@ def test_other_calibration_inputs_stay_as_they_are() -> None:
     assert Sample(every=2).held_out(apart, batch(0, 2, 4)).ids.tolist() == apart.ids.tolist()
     assert ALL_INPUTS.held_out(apart, batch(100)).ids.tolist() == apart.ids.tolist()
     assert Sample(every=2).held_out(batch(2, 4), batch(0, 2, 4)).ids.tolist() == [2, 4], "all of them are measured"
+
+
+@pytest.mark.parametrize("every", [5, 10])
+def test_a_step_that_leaves_all_inputs_in_one_fold_needs_calibration_inputs(every: int) -> None:
+    line = f"--every {every} leaves no inputs of own to fix thresholds: .*such as {every - 1}"
+    with pytest.raises(UseError, match=line):
+        Sample(every=every).check_folds({"test"}, "own")
+    Sample(every=every).check_folds({"test", "calibration"}, "own")
+    Sample(every=every - 1).check_folds({"test"}, "own")
 
 
 def test_a_row_says_which_inputs_it_has() -> None:

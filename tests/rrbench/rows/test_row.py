@@ -121,7 +121,9 @@ def test_small_budgets_come_before_large_ones() -> None:
 
 def test_a_folder_stands_for_its_rows_file(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.csv", [row()])
-    assert read_rows(tmp_path) == [row()]
+    assert read_rows(tmp_path) == read_rows(str(tmp_path)) == [row()]
+    with pytest.raises(UseError, match="a file is named by a text or a Path, not by 7"):
+        read_rows(7)  # type: ignore[arg-type]
 
 
 def test_the_mark_that_excel_puts_first_is_no_letter_of_a_column(tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ def test_an_attack_that_changes_no_prediction_is_not_weak_because_others_do() ->
 
     stronger = pgd(100, 60.0, deploy_robust=70.0)
     assert "weak" in notes(attacked("selective-pgd"), stronger)[0]
-    assert notes(attacked("ace"), stronger)[0] == ""
+    free = row("square-reject", 60.0, gradients=0, settings={}, deploy_robust=90.0)
+    assert "without any gradient" in notes(attacked("selective-pgd"), free)[0]
+    assert notes(attacked("ace"), stronger, free)[0] == ""
 
 
 def test_images_of_another_network_must_not_do_more_harm_than_the_victim_s_own_gradients() -> None:
