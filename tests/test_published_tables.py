@@ -52,8 +52,8 @@ def tables(selection: Selection, folder: str = "cifar10") -> PaperTables:
 
 TABLE3 = Selection("table3", dataset="cifar10-c-made")
 TABLE11 = Selection("table11", network="resnet18")
-ALL = "all {within} cells within tolerance\n"
-SOME = "of the {measured} measured cells {within} within, {explained} explained, {unexplained} unexplained\n"
+ALL = "All {within} cells within tolerance.\n"
+SOME = "Of the {measured} measured cells {within} within, {explained} explained, {unexplained} unexplained.\n"
 VERDICTS: tuple[Verdict, ...] = ("within", "explained", "unexplained", "missing")
 
 
@@ -64,7 +64,7 @@ def test_the_overview_of_the_papers_tables_is_that_of_the_rows() -> None:
     judged = found.judged
     names = dict.fromkeys(each.cell.table for each in judged)
     groups = {name: [each for each in judged if each.cell.table == name] for name in names} | {"all": judged}
-    lines = re.findall(r"^\| (Table \d+|text|all) \| (\d+(?: \| \d+){5}) \|", text, re.MULTILINE)
+    lines = re.findall(r"^\| \[?(Table \d+|text|all)(?:\]\([^)]+\))? \| (\d+(?: \| \d+){5}) \|", text, re.MULTILINE)
     assert [name.lower().replace(" ", "") for name, _ in lines] == list(groups)
     for (_, numbers), group in zip(lines, groups.values(), strict=True):
         counts = Counter(each.named for each in group)
@@ -100,17 +100,19 @@ def test_the_overview_of_the_papers_tables_is_that_of_the_rows() -> None:
         (
             TABLE11,
             "cifar100",
-            "of {measured} cells {within} within, {explained} explained, {unexplained} unexplained\n",
+            "Of {measured} cells {within} within, {explained} explained, {unexplained} unexplained.\n",
         ),
     ],
     ids=lambda value: value.paper if isinstance(value, Selection) else "",
 )
-def test_the_heading_of_a_table_counts_its_cells(selection: Selection, folder: str, head: str) -> None:
+def test_the_section_of_a_table_begins_with_the_counts_of_its_cells(
+    selection: Selection, folder: str, head: str
+) -> None:
     judged = tables(selection, folder).judged
     counts = {verdict: sum(each.verdict == verdict for each in judged) for verdict in VERDICTS}
     name = f"Table {selection.paper.removeprefix('table')}{', ResNet-18' if selection.network else ''}"
     said = head.format(**counts, measured=len(judged) - counts["missing"])
-    assert f"\n### {name}: {said}" in (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    assert f"\n### {name}\n\n{said}" in (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_smaller_tau_makes_the_classifier_better_under_pgd10_and_not_the_score() -> None:
@@ -152,11 +154,13 @@ def test_a_smaller_tau_makes_the_classifier_better_under_pgd10_and_not_the_score
 
 
 def test_the_numbers_of_the_text_are_those_of_the_rows() -> None:
-    section = (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### The text: ")[1].split("\n### ")[0]
+    section = (
+        (ROOT / "results" / "README.md").read_text(encoding="utf-8").split("### The text\n\n")[1].split("\n### ")[0]
+    )
     judged = paper_tables(Selection("text"), [CIFAR10, ROOT / "results" / "cifar100"]).judged
     counts = Counter(each.verdict for each in judged)
     measured = counts["within"] + counts["unexplained"]
-    assert section.startswith(f"of the {measured} measured numbers {counts['within']} within, 1 unexplained\n")
+    assert section.startswith(f"Of the {measured} measured numbers {counts['within']} within, 1 unexplained.\n")
     versions = [
         row.acc_tpr95 or 0
         for row in rows()
@@ -298,14 +302,12 @@ def test_the_main_table_has_as_many_explained_cells_as_the_readmes_say() -> None
     assert not any(each.verdict == "explained" and (each.difference or 0) >= 0 for each in own)
     counts = summary("PGD-AT", own).removeprefix(f"PGD-AT: {len(own)} cells: ")
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
-    assert f"### Table 2: of the {len(own)} cells that PGD-AT's networks carry, {counts}\n" in text
+    assert f"### Table 2\n\nOf the {len(own)} cells that PGD-AT's networks carry, {counts}.\n" in text
     attacked = [each for each in own if each.cell.eps]
     lower = [each for each in attacked if (each.difference or 0) < 0]
     below = sum(each.verdict != "within" for each in lower)
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert (
-        f"{len(lower)} of the {len(attacked)} attacked cells of PGD-AT in the main table of the paper lie below" in text
-    )
-    assert f"lie below what it prints, {below} by more than our tolerance." in text
+    assert f"The main table of the paper has {len(attacked)} attacked numbers of PGD-AT." in text
+    assert f"{len(lower)} of ours are lower, {below} by more than our tolerance." in text
     findings = " ".join((ROOT / "results" / "FINDINGS.md").read_text(encoding="utf-8").split())
     assert f"Of PGD-AT's {len(attacked)} attacked cells in the main table {below} lie below" in findings

@@ -95,7 +95,7 @@ def table(
         from rrbench.progress import Silent, reporter
         from rrbench.rows.paired import against_table
 
-        long = reporter() if len(rows) > QUICK else Silent()
+        long = reporter() if len(rows) > QUICK and (path / "scores").is_dir() else Silent()
         with long.task(f"comparing {len(rows)} rows with {against}", len(rows)) as advance:
             shown, notes = against_table(path, rows, by, metric, against, layout, everything, advance)
         print(shown)
