@@ -21,6 +21,11 @@ def brief(value: object, most: int = 80) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # Python does not print numbers of more than 4300 digits
         return f"an {type(value).__name__} too large to show"
+    return shortened(text, most)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text, or its beginning and end if it is longer than `most` letters."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[-most // 6 :]}"
 
 

@@ -21,10 +21,23 @@ def check_batch(batch: Batch, classes: int | None, what: str) -> None:
         raise UseError(f"{what}: {problem}")
 
 
+def wrong_tensor(tensor: Tensor, name: str) -> str:
+    """Refuse a tensor that does not simply hold its values: what follows would fail on it in PyTorch's words."""
+    if tensor.is_meta:
+        kind = "meta, which holds no values"
+    elif tensor.is_nested or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else "quantized"
+    else:
+        kind = "" if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
+    return kind and f"{name} must be a plain dense tensor, not {kind}"
+
+
 def _wrong_kind(batch: Batch) -> str:
     for name, part in batch._asdict().items():
         if not isinstance(part, Tensor):
             return f"{name} must be a torch tensor, not {type(part).__name__}"
+        if wrong := wrong_tensor(part, name):
+            return wrong
     images, labels, ids = batch
     if not images.is_floating_point() or images.dim() != 4:
         return f"images must be floats of shape (N, C, H, W), not {images.dtype} of shape {tuple(images.shape)}"

@@ -3,11 +3,12 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,19 @@ PARTS: dict[Split, tuple[str, ...]] = {
     "test": ("test", "val", "valid", "validation"),
     "train": ("train",),
     "calibration": ("calibration", "val", "valid", "validation"),  # if they are not the test pictures
+}
+# Pillow's modes of one channel with more than 8 bits: it would clip their values at 255.
+DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
+GREY = ("1", "L", *DEEP)
+ORIENTATION = 0x0112  # the EXIF tag; what is to be done with the stored pixels for each of its values, but 1
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
 }
 SAMPLE = 256  # pictures whose mean and spread stand for those of all
 
@@ -50,6 +64,7 @@ class Folder(DataSource):
     Classes are numbered in the order of their names, unless all names are numbers: these are the labels then.
     """
 
+    revision = 2  # 2: EXIF orientation is followed, 16 bits keep their range, one colour picture makes all colour
     about = "your own pictures, one subfolder a class, as in folder(pictures,size=224)"
 
     path: str
@@ -82,13 +97,17 @@ class Folder(DataSource):
     def _listed(self) -> Listing:
         return _listing(self.path, self.train, self.seed, _state(self.path))
 
+    def _read(self, pictures: Sequence[Picture]) -> Batch:
+        is_grey = _is_grey(self.path, self.train, self.seed, _state(self.path))
+        return _read(pictures, self.size, self.path, is_grey)
+
     def load(self, split: Split, roots: tuple[Path, ...]) -> Batch:
         """Read the pictures of one split."""
-        return _read(self._listed.pictures[split], self.size, self.path)
+        return self._read(self._listed.pictures[split])
 
     def load_first(self, split: Split, roots: tuple[Path, ...], count: int) -> Batch:
         """Read the first pictures of one split, and no other."""
-        return _read(self._listed.pictures[split][:count], self.size, self.path)
+        return self._read(self._listed.pictures[split][:count])
 
     def content(self) -> str:
         """Hash names and bytes of all files."""
@@ -177,37 +196,86 @@ def _describe(folder: Folder, state: tuple[Stamp, ...]) -> DataInfo:
     """Read some pictures, spread over the folder, and count the others."""
     pictures = _listing(folder.path, folder.train, folder.seed, state).pictures
     known = pictures.get("train") or pictures["test"]
-    sample = _read(known[:: -(-len(known) // SAMPLE)], folder.size, folder.path)
+    sample = folder._read(known[:: -(-len(known) // SAMPLE)])
     last = max(picture.label for found in pictures.values() for picture in found)
     told = describe({"test": sample._replace(labels=torch.full_like(sample.labels, last))})
     sizes = {f"{split}_size": len(found) for split, found in pictures.items()}
     return DataInfo(told.classes, told.shape, told.mean, told.std, flip=True, **sizes)
 
 
-def _read(pictures: Sequence[Picture], size: int | None, where: str) -> Batch:
-    """Decode pictures, all as the first: grey, or in colour."""
+@lru_cache(maxsize=8)
+def _is_grey(path: str, train: Fraction, seed: int, state: tuple[Stamp, ...]) -> bool:
+    """Tell whether no picture of any split has colours; only the heads of the files are read."""
+    pictures = _listing(path, train, seed, state).pictures.values()
+    return all(_mode(picture.path) in GREY for found in pictures for picture in found)
+
+
+def _mode(path: Path) -> str:
     from PIL import Image  # takes a while, so only when used
 
-    images, is_grey = None, False
+    try:
+        with Image.open(path) as opened:
+            return opened.mode
+    except Exception as error:  # a damaged picture can fail in any way
+        raise UseError(f"cannot read {path}: {first_line(error)}") from None
+
+
+def _read(pictures: Sequence[Picture], size: int | None, where: str, is_grey: bool) -> Batch:
+    """Decode pictures, all as grey ones or all in colour."""
+    from PIL import Image
+
+    images = None
     for index, picture in enumerate(pictures):
         try:
             with Image.open(picture.path) as opened:
-                is_grey = opened.mode in ("L", "1") if images is None else is_grey
-                decoded = opened.convert("L" if is_grey else "RGB")
-        except Exception as error:  # a damaged picture can fail in any way
+                decoded = _decoded(opened, is_grey)
+        except Exception as error:
             raise UseError(f"cannot read {picture.path}: {first_line(error)}") from None
         if size is not None:
             decoded = _cut(decoded, size)
-        pixels = np.asarray(decoded).reshape(decoded.height, decoded.width, -1).transpose(2, 0, 1)
+        # Clipped, as the mean of 255 and 255 may be a little more in floats.
+        pixels = np.asarray(decoded).clip(0, 255).reshape(decoded.height, decoded.width, -1).transpose(2, 0, 1)
         if images is None:
-            images = torch.empty(len(pictures), *pixels.shape)
-        if tuple(images.shape[1:]) != pixels.shape:
+            images = torch.empty(len(pictures), 1 if is_grey else 3, decoded.height, decoded.width)
+        if tuple(images.shape[2:]) != pixels.shape[1:]:
             shapes = f"{decoded.width}x{decoded.height}, and the first one {images.shape[3]}x{images.shape[2]}"
             raise UseError(f"{picture.path} is {shapes}: give a size, as in folder({where},size={images.shape[2]})")
-        images[index] = torch.from_numpy(pixels.copy())
+        images[index] = torch.from_numpy(pixels)  # one channel fills all three
     assert images is not None
     labels, ids = (torch.tensor([getattr(picture, name) for picture in pictures]) for name in ("label", "id"))
     return Batch(images.div_(255), labels, ids)
+
+
+def _decoded(opened: Any, is_grey: bool) -> Any:  # Pillow is imported late
+    """Return a picture with values from 0 to 255, which lies as its EXIF orientation says."""
+    from PIL import Image
+
+    if opened.mode in DEEP:
+        if not _has_16_bits(opened):
+            unknown = f"its values have no known range (mode {opened.mode})"
+            raise UseError(f"{unknown}: save it with 8 or 16 bits, 0 is black")
+        deep = np.asarray(_upright(opened), np.float32)
+        return Image.fromarray(deep / 257)  # 65535 is 257 * 255
+    return _upright(opened).convert("L" if is_grey else "RGB")
+
+
+def _upright(opened: Any) -> Any:
+    """Turn a picture as its EXIF says. Damaged EXIF says nothing: Pillow's own `exif_transpose` fails on it."""
+    from PIL import Image
+
+    opened.load()  # outside `suppress`: damaged pixels are refused
+    turn = None
+    with suppress(Exception):
+        turn = TURNS.get(opened.getexif().get(ORIENTATION))
+    return opened if turn is None else opened.transpose(Image.Transpose[turn])
+
+
+def _has_16_bits(opened: Any) -> bool:
+    """Tell whether values go from 0, black, to 65535. A TIFF may also have 12 or 32 bits, a sign, or 0 as white."""
+    if opened.format == "TIFF":
+        bits, interpretation = opened.tag_v2.get(258), opened.tag_v2.get(262)
+        return bool(opened.mode != "I" and bits == (16,) and interpretation == 1)
+    return opened.format in ("PNG", "PPM") and opened.mode != "F"
 
 
 def _cut(picture, size: int):  # type: ignore[no-untyped-def] # Pillow is imported late

@@ -1,7 +1,8 @@
 """Data that users give as objects: pairs of arrays or tensors, data sets, loaders. All become batches in [0, 1]."""
 
 import hashlib
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
-from rrbench.datasets.check import check_batch, fingerprint
-from rrbench.errors import UseError, first_line
+from rrbench.datasets.check import check_batch, fingerprint, wrong_tensor
+from rrbench.errors import UseError, brief, first_line, one_line
 from rrbench.lending import is_same
 from rrbench.protocols import Batch, DataInfo, DataSource, Split
 
 EXPECTED = "(images, labels), a Batch, a Dataset or a DataLoader"
 CHANNELS = (1, 3)
+CHANNELS_FIRST = (0, 3, 1, 2)  # of images that have them last
 AGAIN = 8  # images that are read again: of pictures mirrored by chance all eight stay once in 256 times
 MOST_CLASSES = 10**6  # more are a mistake, such as folders named by dates, and no network could be built for them
 WORDS: dict[Split, str] = {"test": "data", "train": "fit_data", "calibration": "calibration_data"}
@@ -110,9 +112,14 @@ def read_batch(given: object) -> Batch:
 def to_images(given: object) -> Tensor:
     """Return images as float32; bytes are divided by 255. NumPy images may be grey (N, H, W) or have channels last."""
     if isinstance(given, Tensor):
-        images = given.detach()
+        images = _plain(given, "images")  # never moved: a model of PyTorch takes its tensors as they are
     elif isinstance(given, np.ndarray):
-        images = _tensor(channels_first(given))
+        _check_mask(given, "images")
+        array = given[:, None] if given.ndim == 3 else given
+        try:
+            images = _tensor(array.transpose(CHANNELS_FIRST) if _is_last(array.shape) else array)
+        except TypeError:
+            raise UseError(f"images must be bytes, or floats of 16, 32 or 64 bits, not {given.dtype}") from None
     else:
         raise UseError(f"images must be a torch tensor or a NumPy array, not {type(given).__name__}")
     if images.dtype == torch.uint8:
@@ -120,40 +127,56 @@ def to_images(given: object) -> Tensor:
     return images.float() if images.is_floating_point() else images
 
 
-def channels_first(images: NDArray[Any]) -> NDArray[Any]:
-    """Return images as (N, C, H, W); channels that come last are moved, grey images get one channel."""
-    if images.ndim == 3:
-        return images[:, None]
-    if images.ndim == 4 and images.shape[1] not in CHANNELS and images.shape[3] in CHANNELS:
-        return images.transpose(0, 3, 1, 2)
-    return images
+def _is_last(shape: Sequence[int]) -> bool:
+    """Tell whether images have their channels last: these are 1 or 3, and the second of four numbers is neither.
+
+    One pixel of many channels is features rather than a column of grey pixels.
+    """
+    return len(shape) == 4 and shape[1] not in CHANNELS and shape[3] in CHANNELS and tuple(shape[2:]) != (1, 1)
 
 
 def to_labels(given: object) -> Tensor:
-    """Return labels as int64; others than whole numbers stay, to be refused."""
+    """Return labels as int64, also those of a column (N, 1); others than whole numbers stay, to be refused."""
+    _check_mask(given, "labels")
     if isinstance(given, Tensor):
-        labels = given.detach()
+        labels = _plain(given, "labels")
     else:
         try:
             labels = _tensor(np.asarray(given))
         except (TypeError, ValueError) as error:
             raise UseError(f"labels must be whole numbers: {first_line(error)}") from None
+    if labels.dim() == 2 and labels.shape[1] == 1:  # some tools store labels so
+        labels = labels[:, 0]
     return labels if labels.is_floating_point() or labels.dtype == torch.bool else labels.long()
 
 
+def _plain(tensor: Tensor, name: str) -> Tensor:
+    if wrong := wrong_tensor(tensor, name):
+        raise UseError(wrong)
+    return tensor.detach()
+
+
+def _check_mask(given: object, name: str) -> None:
+    """Refuse an array with masked values: a tensor has no mask, and would show what is under it."""
+    if np.ma.is_masked(given):
+        raise UseError(f"{name} have masked values: fill them, as in {name}.filled(0)")
+
+
 def _tensor(array: NDArray[Any]) -> Tensor:
-    """Make a tensor of an array; PyTorch takes neither read-only arrays nor all types of whole numbers."""
+    """Make a tensor of an array; PyTorch takes no read-only arrays, no bytes in reverse, not all whole numbers."""
     if array.dtype.kind == "u" and array.dtype != np.uint8:
         array = array.astype(np.int64)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _gathered(given: DataLoader[Any] | Dataset[Any]) -> tuple[Tensor, Tensor]:
     """Return all images and labels; a loader that shuffles is read in the order of its data set."""
-    if isinstance(given, DataLoader) and isinstance(given.sampler, RandomSampler):
-        given = given.dataset
+    if isinstance(given, DataLoader) and _only_shuffles(given):
+        given = _in_order(given)
     pieces: list[tuple[Tensor, Tensor]] = []
+    has_arrays = isinstance(given, DataLoader) and _stacks_arrays(given)
     try:
         # A Dataset without __len__ counts up to its IndexError, as Python's own loops do.
         items: Any = (
@@ -164,9 +187,11 @@ def _gathered(given: DataLoader[Any] | Dataset[Any]) -> tuple[Tensor, Tensor]:
         for item in items:
             image, label = item[0], item[1]
             if isinstance(given, DataLoader):
-                pieces.append((to_images(image), to_labels(label)))
+                pieces.append((to_images(image.numpy() if has_arrays else image), to_labels(label)))
             else:
-                pieces.append((_one_image(image)[None], to_labels([int(label)])))
+                pieces.append((_one_image(image)[None], to_labels([_one_label(label)])))
+        if not pieces:
+            raise UseError("the data set has no images")
         images, labels = zip(*pieces, strict=True)
         _check_steady(given.dataset if isinstance(given, DataLoader) else given)
         return torch.cat(images), torch.cat(labels)
@@ -174,6 +199,37 @@ def _gathered(given: DataLoader[Any] | Dataset[Any]) -> tuple[Tensor, Tensor]:
         raise
     except Exception as error:  # a user's data set may fail in any way
         raise UseError(f"cannot read the data set: {type(error).__name__}: {first_line(error)}") from None
+
+
+def _only_shuffles(loader: DataLoader[Any]) -> bool:
+    """Tell whether a loader gives each input once: one that draws some, or some again, is measured as it draws."""
+    sampler = loader.sampler
+    if not isinstance(sampler, RandomSampler) or sampler.replacement:
+        return False
+    return len(sampler) == len(loader.dataset)  # type: ignore[arg-type] # what is shuffled has a length
+
+
+def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader that puts the same batches together in the order of the data set, all of them."""
+    return DataLoader(
+        loader.dataset,
+        loader.batch_size,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=torch.Generator(),  # a loader draws a seed even if it does not shuffle, else from the global state
+    )
+
+
+def _stacks_arrays(loader: DataLoader[Any]) -> bool:
+    """Tell whether a loader makes tensors of NumPy images: then these mean what they mean in their data set."""
+    if loader.collate_fn is not default_collate:
+        return False
+    try:
+        return isinstance(loader.dataset[0][0], np.ndarray)
+    except Exception:  # a stream, or other items than (image, label): then it cannot be told
+        return False
 
 
 def _check_steady(given: Dataset[Any]) -> None:
@@ -188,7 +244,15 @@ def _check_steady(given: Dataset[Any]) -> None:
 
 def _one_image(image: object) -> Tensor:
     """Return one image (C, H, W) of a tensor, an array or a picture of Pillow."""
-    if isinstance(image, Tensor):
-        return to_images(image)
-    array = np.asarray(image)
-    return to_images(channels_first(array[None]))[0]
+    array = image if isinstance(image, Tensor | np.ndarray) else np.asarray(image)
+    return to_images(array[None])[0]
+
+
+def _one_label(label: object) -> int:
+    """Return one label. Not by `int`, which makes 2 of 2.97, and 3 of the text "3"."""
+    value: Any = label[0] if isinstance(label, Tensor | np.ndarray) and tuple(label.shape) == (1,) else label
+    try:
+        return operator.index(value)
+    except TypeError:
+        shown = "masked" if value is np.ma.masked else one_line(brief(label))
+        raise UseError(f"a label of the data set is {shown}: labels must be whole numbers") from None

@@ -7,10 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rrbench.datasets.check import check_batch
 from rrbench.datasets.given import describe, to_images, to_labels
@@ -141,13 +139,10 @@ def _batch(arrays: Mapping[str, NDArray[Any]], pair: tuple[str, str], first: int
     images_name, labels_name = pair
     if labels_name not in arrays:
         raise UseError(f"{what}: there is no {labels_name} beside it")
-    labels = arrays[labels_name]
     try:
-        images = to_images(arrays[images_name])
-    except (TypeError, ValueError):
-        raise UseError(f"{what}: images must be bytes or floats, not {arrays[images_name].dtype}") from None
-    # Some tools store labels as a column.
-    found: Tensor = to_labels(labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else np.asarray(labels))
-    batch = Batch(images, found, torch.arange(first, first + (len(found) if found.dim() else 0)))
+        images, labels = to_images(arrays[images_name]), to_labels(arrays[labels_name])
+    except UseError as error:
+        raise UseError(f"{what}: {error}") from None
+    batch = Batch(images, labels, torch.arange(first, first + (len(labels) if labels.dim() else 0)))
     check_batch(batch, None, what)
     return batch

@@ -13,12 +13,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rrbench.errors import FileError, UseError, first_line, reason
+from rrbench.errors import FileError, UseError, first_line, one_line, reason, shortened
 from rrbench.files.disk import parse_json, replacing, sha256, to_path
 from rrbench.files.headers import TRAINING
 from rrbench.files.packing import unpack
 from rrbench.numbers import read_whole
 
+KEYS = ("state_dict", "model_state_dict", "model", "net")  # under which trainings save weights beside other things
+MOST_KEYS = 8  # that a message names
 MOST_BITS = 10**7  # most inputs for which a header says which are classified right
 
 
@@ -83,11 +85,29 @@ def _read_pt(path: Path) -> dict[str, Tensor]:
         raise UseError(f"checkpoint {path} is refused: not plain weights; save model.state_dict()") from None
     except Exception as error:  # torch raises many kinds for a damaged file
         raise UseError(f"checkpoint {path} is refused: damaged, or no weights ({reason(error)})") from None
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    return {str(name): value for name, value in _state_dict(content, path).items()}
+
+
+def _state_dict(content: object, path: Path) -> Mapping[object, Tensor]:
+    """Return the weights in what a file holds: they are all of it, or under one of the keys that trainings use."""
+    if not isinstance(content, dict):
         raise UseError(f"checkpoint {path} holds no state dict of tensors")
-    return {str(name): value for name, value in content.items()}
+    if _are_weights(content):
+        return content
+    found = [key for key in KEYS if _are_weights(content.get(key)) and content[key]]
+    if len(found) > 1:
+        raise UseError(f"checkpoint {path} holds several state dicts, {' and '.join(found)}: save one of them alone")
+    if not found:
+        names = [one_line(shortened(str(key), 40)) for key in content]
+        more = f" and {len(names) - MOST_KEYS} more" if len(names) > MOST_KEYS else ""
+        keys = f"its keys are {', '.join(names[:MOST_KEYS])}{more}; save model.state_dict()"
+        raise UseError(f"checkpoint {path} holds no state dict of tensors: {keys}")
+    weights: Mapping[object, Tensor] = content[found[0]]
+    return weights
+
+
+def _are_weights(content: object) -> bool:
+    return isinstance(content, dict) and all(isinstance(value, Tensor) for value in content.values())
 
 
 def load_weights(network: nn.Module, checkpoint: Checkpoint) -> None:

@@ -136,14 +136,29 @@ def test_weights_that_do_not_fit_are_refused_and_the_network_keeps_its_own(
     assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in network().state_dict().items())
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["state dict", "in state_dict"])
-def test_a_pt_file_of_plain_weights_is_read(tmp_path: Path, wrapped: bool) -> None:
+@pytest.mark.parametrize("key", ["", "state_dict", "model", "model_state_dict", "net"])
+def test_a_pt_file_of_plain_weights_is_read(tmp_path: Path, key: str) -> None:
     weights = network().state_dict()
-    torch.save({"state_dict": weights, "epoch": 3} if wrapped else weights, tmp_path / "net.pt")
+    beside = {"epoch": 3, "optimizer": {"state": {}, "param_groups": []}, "model_ema": changed(**{"0_bias": None})}
+    torch.save({key: weights, **beside} if key else weights, tmp_path / "net.pt")
     checkpoint = read_checkpoint(tmp_path / "net.pt")
     assert checkpoint.facts == {}
     assert checkpoint.tensors.keys() == weights.keys()
     assert all(torch.equal(checkpoint.tensors[name], weights[name]) for name in weights)
+
+
+def test_a_key_that_holds_no_weights_does_not_hide_one_that_does(tmp_path: Path) -> None:
+    weights = network().state_dict()
+    for other in ("resnet18", {}, {"width": 4}, 3, torch.zeros(3)):
+        torch.save({"model": other, "state_dict": weights}, tmp_path / "net.pt")
+        assert read_checkpoint(tmp_path / "net.pt").tensors.keys() == weights.keys()
+
+
+def test_two_state_dicts_in_a_file_are_refused_since_nothing_chooses(tmp_path: Path) -> None:
+    weights = network().state_dict()
+    torch.save({"net": weights, "state_dict": weights}, tmp_path / "net.pt")
+    line = "holds several state dicts, state_dict and net: save one of them alone"
+    assert refusal(lambda: read_checkpoint(tmp_path / "net.pt")) == f"checkpoint {tmp_path / 'net.pt'} {line}"
 
 
 class Bomb:
@@ -192,6 +207,24 @@ def test_a_pt_file_that_holds_no_state_dict_is_refused(tmp_path: Path) -> None:
     for content in (torch.zeros(3), {"epoch": 3}, [torch.zeros(3)]):
         torch.save(content, tmp_path / "net.pt")
         assert "no state dict" in refusal(lambda: read_checkpoint(tmp_path / "net.pt"))
+
+
+@pytest.mark.parametrize(
+    ("content", "keys"),
+    [
+        ({"weights": {"a": torch.zeros(1)}, "epoch": 3}, "weights, epoch"),
+        ({"two\nlines": 3, 7: 1, "x" * 200: 0}, "two\\nlines, 7, " + "x" * 26 + " ... " + "x" * 7),
+        (
+            {f"key{index}": index for index in range(20)},
+            ", ".join(f"key{index}" for index in range(8)) + " and 12 more",
+        ),
+    ],
+    ids=["other", "odd", "many"],
+)
+def test_what_a_pt_file_has_instead_is_told(tmp_path: Path, content: object, keys: str) -> None:
+    torch.save(content, tmp_path / "net.pt")
+    line = f"holds no state dict of tensors: its keys are {keys}; save model.state_dict()"
+    assert refusal(lambda: read_checkpoint(tmp_path / "net.pt")) == f"checkpoint {tmp_path / 'net.pt'} {line}"
 
 
 def test_a_text_is_refused(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def speck(value: float) -> Callable[[Tensor], Tensor]:
         (with_labels(lambda labels: labels + 1), "labels must lie in 0..1 but span 1..2"),
         (with_labels(lambda labels: labels - 1), "labels must lie in 0..1"),
         (with_labels(lambda labels: labels.float()), "labels must be int64"),
-        (with_labels(lambda labels: labels[:, None]), "labels must be int64 of shape (N,)"),
+        (with_labels(lambda labels: labels[:, None].repeat(1, 2)), "labels must be int64 of shape (N,)"),
         (inputs(20)[0], "(images, labels)"),
         ((inputs(20)[0].tolist(), inputs(20)[1]), "a torch tensor or a NumPy array, not list"),
         ((inputs(20)[0], ["one", "two"]), "labels must be whole numbers"),
