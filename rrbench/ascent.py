@@ -83,15 +83,17 @@ def slope(network: Network, images: Tensor, objective: Callable[[Outputs], Tenso
     with torch.enable_grad():
         outputs = ask_to_climb(network, images)
         value = objective(outputs)
-        if not outputs.logits.requires_grad:
-            raise CellError(
-                "the network's logits have no gradient: take no_grad() and detach() out of its forward, "
-                "or attack it without gradients, by square-reject"
-            )
         if not value.requires_grad:
-            raise CellError("the objective has no gradient: this certainty cannot be attacked by gradient ascent")
+            raise CellError(_without_gradient(outputs))
         (gradient,) = torch.autograd.grad(value.sum(), images)  # given slopes, PyTorch would import SymPy: 0.5 s
     return Outputs(*(part.detach() for part in outputs)), value.detach(), gradient
+
+
+def _without_gradient(outputs: Outputs) -> str:
+    if outputs.logits.requires_grad:
+        return "the objective has no gradient: this certainty cannot be attacked by gradient ascent"
+    network = "the network's logits have no gradient: take no_grad() and detach() out of its forward"
+    return f"{network}, or attack it without gradients, by square-reject"
 
 
 Observe = Callable[[Tensor, Outputs, Tensor], None]  # (images, outputs, objective), all detached

@@ -21,8 +21,9 @@ ON_DIGITS = ("--dataset", "digits", "--network", "small-cnn")
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder of one's own, whose results hold no row: the published ones are not looked for."""
+    """Work in a folder of one's own, without rows and networks: the published ones are not looked for."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RRBENCH_ZOO", str(tmp_path / "results" / "zoo"))
     write_rows(tmp_path / "results" / "none" / "rows.csv", [])
     return tmp_path
 
