@@ -7,9 +7,11 @@ import re
 import sys
 import sysconfig
 import types
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +52,9 @@ NOT_WRITTEN = frozenset(
         "_abc_impl",
     }
 )
+VALUES: tuple[Any, ...] = (str, bytes, bool, int, float, complex, types.NoneType)
 
+Seen = dict[int, tuple[int, object]]
 
 # The networks that are being hashed: one of torch.fx holds a graph, which holds the network.
 _BEGUN: ContextVar[tuple[nn.Module, ...]] = ContextVar("begun", default=())
@@ -94,19 +98,17 @@ def name_of(thing: object) -> str:
     return str(getattr(thing, "__name__", None) or _plain(repr(thing)))
 
 
-def _parts(thing: object, seen: dict[int, tuple[int, object]], depth: int) -> Iterator[bytes]:
+def _parts(thing: object, seen: Seen, depth: int) -> Iterator[bytes]:
     """Walk through code and values; skip what was met before or lies too deep.
 
     What was seen is kept alive: another object could get its id.
     """
-    if isinstance(thing, Tensor):
-        yield _of_tensor(thing)
-    elif isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
-        # A plain array: NumPy's `masked` refuses to give its bytes.
-        yield repr((thing.dtype, thing.shape)).encode() + np.asarray(thing).tobytes()
-    elif isinstance(thing, str | bytes | int | float | complex | bool | types.NoneType):
-        yield repr(thing).encode()
-    elif id(thing) in seen:
+    value = _of_value(thing)
+    if value is not None:
+        yield value
+    if value is not None and _is_library(type(thing).__module__):
+        return
+    if id(thing) in seen:
         yield f"again {seen[id(thing)][0]}".encode()
     elif not depth:
         yield b"too deep"
@@ -117,37 +119,59 @@ def _parts(thing: object, seen: dict[int, tuple[int, object]], depth: int) -> It
             yield from _parts(part, seen, depth - 1)
 
 
+def _of_value(thing: object) -> bytes | None:
+    """Return the bytes of a tensor, an array, a text or a number; None of anything else."""
+    if isinstance(thing, Tensor):
+        return _of_tensor(thing)
+    if isinstance(thing, np.ndarray | np.generic) and not thing.dtype.hasobject:
+        # A plain array: NumPy's `masked` refuses to give its bytes.
+        return repr((thing.dtype, thing.shape)).encode() + np.asarray(thing).tobytes()
+    # Of the first type that fits: a class of the user's may print less than its value.
+    kind = next((kind for kind in VALUES if isinstance(thing, kind)), None)
+    return None if kind is None else str(kind.__repr__(thing)).encode()
+
+
 def _inside(thing: object) -> Iterator[object]:
     """Return the parts of an object; for a library's function or class the name is enough."""
     if isinstance(thing, nn.Module):
         yield from (of_network(thing), type(thing))
+    elif _of_value(thing) is not None:
+        yield from _added(thing)
     elif isinstance(thing, types.CodeType):
         yield from (thing.co_code, thing.co_names, thing.co_consts)
     elif isinstance(thing, np.ndarray | np.generic):
-        yield from (repr(np.shape(thing)), thing.tolist())  # its bytes are addresses
+        yield from (repr(np.shape(thing)), thing.tolist(), *_added(thing))  # its bytes are addresses
     elif isinstance(thing, logging.Logger):
         yield thing.name  # it leads to every logger of the process
     elif isinstance(thing, types.FunctionType) and _is_library(thing.__globals__.get("__name__")):
         # Named by its code: a decorator may have given it the name of a user's function, which its closure then holds.
         yield from (f"{thing.__globals__['__name__']}.{thing.__code__.co_qualname}", *_given(thing))
+        # What a decorator took over from a user's function. PyTorch puts names with `_` there, some when it is called.
+        yield from (part for item in _attributes(thing) if not item[0].startswith("_") for part in item)
     elif isinstance(thing, types.FunctionType):
         yield from (thing.__code__, *_given(thing))
         names = sorted(set(_names(thing.__code__)))
         yield from _reached([thing.__globals__.get(name) for name in names], names)
+        yield from (part for item in _attributes(thing) if item[0] != "__isabstractmethod__" for part in item)
     elif isinstance(thing, types.ModuleType):
         yield thing.__name__
     elif isinstance(thing, property):
-        yield from (thing.fget, thing.fset)
+        yield from (thing.fget, thing.fset, *_added(thing))
     elif isinstance(thing, staticmethod | classmethod):
-        yield thing.__func__
+        yield from (thing.__func__, *_added(thing))
     elif isinstance(thing, types.MethodType):
         yield from (thing.__func__, thing.__self__)
     elif isinstance(thing, functools.partial):
-        yield from (thing.func, thing.args, thing.keywords)
+        yield from (thing.func, thing.args, thing.keywords, *_added(thing))
+        if type(thing) is functools.partial:
+            yield from (part for item in _attributes(thing) for part in item)
     elif isinstance(thing, Mapping):
         yield from (part for item in thing.items() for part in item)
+        yield from (thing.default_factory,) if isinstance(thing, defaultdict) else ()
+        yield from _added(thing)
     elif isinstance(thing, tuple | list | set | frozenset):
         yield from sorted(thing, key=lambda part: _plain(repr(part))) if isinstance(thing, set | frozenset) else thing
+        yield from _added(thing)
     elif isinstance(thing, type):
         yield f"{thing.__module__}.{thing.__qualname__}"
         if not _is_library(thing.__module__):
@@ -156,6 +180,14 @@ def _inside(thing: object) -> Iterator[object]:
             yield from thing.__bases__
     else:
         yield from (type(thing), _plain(repr(thing)))
+        yield from (part for item in _attributes(thing) for part in item)
+        yield from thing if isinstance(thing, deque) else ()  # `repr` leaves out most of a large tensor
+
+
+def _added(thing: object) -> Iterator[object]:
+    """Return what an object of a user's class has besides the values of the builtin: the class, and attributes."""
+    if not _is_library(type(thing).__module__):
+        yield type(thing)
         yield from (part for item in _attributes(thing) for part in item)
 
 
@@ -218,6 +250,8 @@ def _is_written(name: str, value: object) -> bool:
 
 
 def _of_tensor(tensor: Tensor) -> bytes:
+    if tensor.is_quantized:  # its bytes leave out the scale
+        return repr(tensor.dtype).encode() + _of_tensor(tensor.dequantize())
     flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)
     return repr((tensor.dtype, tuple(tensor.shape))).encode() + flat.numpy().tobytes()
 

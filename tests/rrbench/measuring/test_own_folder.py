@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -111,6 +111,32 @@ def test_a_changed_function_of_the_same_name_gets_a_row_of_its_own() -> None:
     second = measure(Linear(), other, "clean", inputs(40))
     assert first.auc == pytest.approx(1 - second.auc)
     assert len(read_rows(Path("runs"))) == 2
+
+
+class Pair(NamedTuple):
+    scale: float = 1.0
+
+    def __call__(self, outputs: rrbench.Outputs) -> Tensor:
+        return outputs.logits[:, 0] / self.scale
+
+
+class Negated(Pair):
+    def __call__(self, outputs: rrbench.Outputs) -> Tensor:
+        return -outputs.logits[:, 0] / self.scale
+
+
+def test_a_rejector_that_is_a_tuple_or_has_attributes_gets_a_row_of_its_own() -> None:
+    def score(outputs: rrbench.Outputs) -> Tensor:
+        factor: float = vars(score)["factor"]
+        return factor * outputs.logits[:, 0]
+
+    first, second = (measure(Linear(), {"r": each}, "clean", inputs(40)) for each in (Pair(), Negated()))
+    assert first.auc == pytest.approx(1 - second.auc)
+    thresholds = []
+    for factor in (1.0, 5.0):
+        vars(score)["factor"] = factor
+        thresholds.append(measure(Linear(), score, "clean", inputs(40)).deploy_threshold)
+    assert thresholds[1] == pytest.approx(5 * thresholds[0])
 
 
 @pytest.mark.parametrize(
