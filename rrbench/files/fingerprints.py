@@ -1,7 +1,9 @@
 """Hashes that tell a user's own network, function or object from another with the same name."""
 
+import dis
 import functools
 import hashlib
+import inspect
 import logging
 import re
 import sys
@@ -16,6 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils.hooks import RemovableHandle
 
 LENGTH = 16  # digits of a hash in a row
 DEPTH = 12  # levels of nested objects that are hashed
@@ -52,25 +59,38 @@ NOT_WRITTEN = frozenset(
         "_abc_impl",
     }
 )
+# What a module that does nothing holds, and what torch.compile puts into one from outside.
+TABLES = frozenset({*vars(nn.Module()), "_torchdynamo_orig_callable"})
+# Hooks that decide what a network answers, or the gradients that an attack follows, and what PyTorch notes about them.
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+NOTES = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 VALUES: tuple[Any, ...] = (str, bytes, bool, int, float, complex, types.NoneType)
 
 Seen = dict[int, tuple[int, object]]
 
 # The networks that are being hashed: one of torch.fx holds a graph, which holds the network.
 _BEGUN: ContextVar[tuple[nn.Module, ...]] = ContextVar("begun", default=())
+# What was met in the hidden parts of these networks: those of a hundred modules may each lead to all others.
+_MET: ContextVar[Seen | None] = ContextVar("met", default=None)
 
 
 def of_network(network: nn.Module) -> str:
-    """Hash a network's structure, weights and buffers."""
-    begun = _BEGUN.get()
+    """Hash a network's structure, weights, buffers, attributes and hooks."""
+    begun, met = _BEGUN.get(), _MET.get()
     if any(network is each for each in begun):
         return "again"
+    met = {} if met is None else met
+    for module in network.modules():
+        met.setdefault(id(module), (len(met), module))  # each is hashed here: whatever leads to it need not do it
     digest = hashlib.sha256(_plain(repr(network)).encode())
     token = _BEGUN.set((*begun, network))
     try:
         for module in network.modules():
-            # What `forward` does and reads besides tensors; names with `_` are PyTorch's own attributes.
-            plain = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+            # What `forward` does and reads besides tensors.
+            made = _made_by_hooks(module)
+            plain = {
+                name: value for name, value in vars(module).items() if not name.startswith("_") and name not in made
+            }
             digest.update(of_object((type(module), plain)).encode())
             # The classes of these are a library's, and their code was made from a graph.
             if isinstance(module, fx.GraphModule):
@@ -78,11 +98,82 @@ def of_network(network: nn.Module) -> str:
             elif isinstance(module, torch.jit.ScriptModule) and hasattr(module, "code"):
                 code, constants = module.code_with_constants
                 digest.update(code.encode() + of_object(dict(constants.const_mapping)).encode())
+            # Only if there are some: without them a hash stays as it was before these counted.
+            if hidden := [*_hidden(module), *_hooks(module)]:
+                for part in _of_hidden(hidden, met):
+                    digest.update(part)
     finally:
         _BEGUN.reset(token)
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
         digest.update(name.encode() + _of_tensor(tensor))
     return digest.hexdigest()
+
+
+def _hidden(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Return the names and values of a module that `vars` does not show under a public name, but for PyTorch's own."""
+    if isinstance(module, torch.jit.ScriptModule):
+        yield from _of_script(module)
+        return
+    kind: Any = type(module)
+    kept = TABLES | _kept_by_libraries(kind)
+    for name, value in _attributes(module):
+        is_shown = name in vars(module) and not name.startswith("_")
+        if name.startswith("__") and name.endswith("__"):  # of Python or PyTorch, such as the mark of what was scripted
+            continue
+        # A ScriptObject holds the weights of a quantized layer.
+        if not is_shown and (name not in kept or isinstance(value, torch.ScriptObject)):
+            yield name, value
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept_by_libraries(kind: Any) -> frozenset[str]:
+    """Return the attributes that libraries' code sets in its own objects: made of settings or weights, or a cache."""
+    written = [value for base in kind.__mro__ if _is_library(base.__module__) for value in vars(base).values()]
+    methods = [value.fset if isinstance(value, property) else value for value in written]
+    functions = [inspect.unwrap(method) for method in methods if isinstance(method, types.FunctionType)]
+    steps = (step for function in functions for step in dis.get_instructions(function))
+    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR")
+
+
+def _of_script(module: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
+    """Return the values that a network of torch.jit reads besides weights and buffers: Python does not hold them."""
+    held = vars(module).get("_c")
+    if held is not None:
+        graphs = [held._get_method(name).graph for name in held._method_names()]
+        names = {node.s("name") for graph in graphs for node in graph.findAllNodes("prim::GetAttr")}
+        tensors = {name for name, _ in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]}
+        for name in sorted(names - tensors):
+            if held.hasattr(name) and not isinstance(value := held.getattr(name), torch._C.ScriptModule):
+                yield name, value
+
+
+def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Return a module's hooks in their order, without their numbers, which count all hooks of the process."""
+    for table in HOOKS:
+        for number, hook in (vars(module).get(table) or {}).items():
+            noted = [note for note in NOTES if note.startswith(table) and number in vars(module).get(note, {})]
+            yield f"{table} {noted}", hook
+
+
+def _made_by_hooks(module: nn.Module) -> set[str]:
+    """Return the tensors that PyTorch's hooks make anew of weights and buffers before each answer."""
+    made = set()
+    for hook in (vars(module).get("_forward_pre_hooks") or {}).values():
+        if isinstance(hook, SpectralNorm | WeightNorm):
+            made.add(hook.name)
+        elif isinstance(hook, BasePruningMethod):
+            made.add(hook._tensor_name)
+    return made
+
+
+def _of_hidden(parts: list[tuple[str, object]], met: Seen) -> Iterator[bytes]:
+    token = _MET.set(met)
+    try:
+        for name, value in parts:
+            yield name.encode()
+            yield from _parts(value, met, DEPTH)
+    finally:
+        _MET.reset(token)
 
 
 def of_object(thing: object) -> str:
@@ -143,6 +234,11 @@ def _inside(thing: object) -> Iterator[object]:
         yield from (repr(np.shape(thing)), thing.tolist(), *_added(thing))  # its bytes are addresses
     elif isinstance(thing, logging.Logger):
         yield thing.name  # it leads to every logger of the process
+    elif isinstance(thing, RemovableHandle):
+        yield from ()  # its number counts all hooks of the process
+    elif isinstance(thing, torch.ScriptObject):
+        held: Any = thing
+        yield held.__getstate__() if held._has_method("__getstate__") else _plain(repr(held))
     elif isinstance(thing, types.FunctionType) and _is_library(thing.__globals__.get("__name__")):
         # Named by its code: a decorator may have given it the name of a user's function, which its closure then holds.
         yield from (f"{thing.__globals__['__name__']}.{thing.__code__.co_qualname}", *_given(thing))
@@ -178,6 +274,8 @@ def _inside(thing: object) -> Iterator[object]:
             written = sorted((name, value) for name, value in vars(thing).items() if _is_written(name, value))
             yield from (part for item in written for part in item)
             yield from thing.__bases__
+        elif thing.__module__ == parametrize.__name__:  # PyTorch made it of the module's class, which may be a user's
+            yield from (base for base in thing.__bases__ if not _is_library(base.__module__))
     else:
         yield from (type(thing), _plain(repr(thing)))
         yield from (part for item in _attributes(thing) for part in item)

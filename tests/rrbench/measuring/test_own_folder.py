@@ -113,6 +113,64 @@ def test_a_changed_function_of_the_same_name_gets_a_row_of_its_own() -> None:
     assert len(read_rows(Path("runs"))) == 2
 
 
+class Turned(Linear):
+    """Answers the other class if its sign is -1."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self._sign = sign
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self._sign * super().forward(images)
+
+
+def hooked(sign: float) -> Linear:
+    network = Linear()
+    network.register_forward_hook(lambda module, given, answer: sign * answer)
+    return network
+
+
+@pytest.mark.parametrize("make", [Turned, hooked])
+def test_networks_that_differ_only_in_a_hidden_attribute_or_a_hook_are_attacked_each(
+    make: Callable[[float], Linear],
+) -> None:
+    images, _ = inputs(40)
+    labels = Linear()(images).argmax(1)
+    networks = {"right": make(1.0), "wrong": make(-1.0)}
+    frame = rrbench.evaluate(networks, "confidence", "pgd2", (images, labels), budget="linf:1/1000")
+    assert list(frame.acc_all) == [100, 0]
+
+
+def test_a_hidden_attribute_that_has_changed_brings_no_old_row_back() -> None:
+    images, _ = inputs(40)
+    network, labels = Turned(1.0), Linear()(images).argmax(1)
+    assert measure(network, "confidence", "clean", (images, labels)).acc_all == 100
+    network._sign = -1.0
+    assert measure(network, "confidence", "clean", (images, labels)).acc_all == 0
+    network._sign = 1.0
+    assert measure(network, "confidence", "clean", (images, labels)).acc_all == 100
+    assert len(read_rows(Path("runs"))) == 2
+
+
+def test_what_a_network_keeps_of_the_inputs_that_it_saw_cannot_bring_a_wrong_row() -> None:
+    """Its hash is made before it answers. In the next call it is another network, as with a public attribute."""
+
+    class Keeping(Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            self._last = images.detach()
+            return super().forward(images)
+
+    data, network = inputs(40), Keeping()
+    frame = rrbench.evaluate(network, "confidence,energy", "pgd2", data, budget="linf:1/50")
+    plain = rrbench.evaluate(Linear(), "confidence,energy", "pgd2", data, budget="linf:1/50", out="other")
+    assert len(set(frame.checkpoint_sha256)) == 1
+    assert list(frame.acc_all) == list(plain.acc_all)
+    again = rrbench.evaluate(network, "confidence,energy", "pgd2", data, budget="linf:1/50")
+    assert list(again.acc_all) == list(plain.acc_all)
+    fresh = rrbench.evaluate(Keeping(), "confidence,energy", "pgd2", data, budget="linf:1/50")
+    assert fresh.equals(frame), "a network that was made anew finds its rows"
+
+
 class Pair(NamedTuple):
     scale: float = 1.0
 
