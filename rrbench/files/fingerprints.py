@@ -1,51 +1,26 @@
 """Hashes that tell a user's own network, function or object from another with the same name."""
 
-import dis
 import functools
 import hashlib
-import inspect
 import logging
 import re
-import sys
-import sysconfig
 import types
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils.hooks import RemovableHandle
+
+from rrbench.files.attributes import LIBRARIES, attributes, is_library
+from rrbench.files.module_parts import hidden, hooks, made_by_hooks
 
 LENGTH = 16  # digits of a hash in a row
 DEPTH = 12  # levels of nested objects that are hashed
-# Packages whose functions and classes are told by their names, and in whose modules no values are looked for.
-LIBRARIES = frozenset(
-    {
-        "torch",
-        "torchvision",
-        "numpy",
-        "scipy",
-        "sklearn",
-        "rrbench",
-        "builtins",
-        "math",
-        "typing",
-        "functools",
-        "collections",
-    }
-)
-# Of these, too, functions and classes are told by their names. Not of `types` and `abc`: classes that users make
-# without a `class` statement say that they are from there.
-STANDARD = sys.stdlib_module_names - {"types", "abc"}
-PYTHON = Path(sysconfig.get_path("stdlib"))
 # What Python and not the author puts into a class; some of it comes and goes, or has an address.
 NOT_WRITTEN = frozenset(
     {
@@ -59,11 +34,6 @@ NOT_WRITTEN = frozenset(
         "_abc_impl",
     }
 )
-# What a module that does nothing holds, and what torch.compile puts into one from outside.
-TABLES = frozenset({*vars(nn.Module()), "_torchdynamo_orig_callable"})
-# Hooks that decide what a network answers, or the gradients that an attack follows, and what PyTorch notes about them.
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-NOTES = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 VALUES: tuple[Any, ...] = (str, bytes, bool, int, float, complex, types.NoneType)
 
 Seen = dict[int, tuple[int, object]]
@@ -87,7 +57,7 @@ def of_network(network: nn.Module) -> str:
     try:
         for module in network.modules():
             # What `forward` does and reads besides tensors.
-            made = _made_by_hooks(module)
+            made = made_by_hooks(module)
             plain = {
                 name: value for name, value in vars(module).items() if not name.startswith("_") and name not in made
             }
@@ -99,71 +69,14 @@ def of_network(network: nn.Module) -> str:
                 code, constants = module.code_with_constants
                 digest.update(code.encode() + of_object(dict(constants.const_mapping)).encode())
             # Only if there are some: without them a hash stays as it was before these counted.
-            if hidden := [*_hidden(module), *_hooks(module)]:
-                for part in _of_hidden(hidden, met):
+            if found := [*hidden(module), *hooks(module)]:
+                for part in _of_hidden(found, met):
                     digest.update(part)
     finally:
         _BEGUN.reset(token)
     for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
         digest.update(name.encode() + _of_tensor(tensor))
     return digest.hexdigest()
-
-
-def _hidden(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Return the names and values of a module that `vars` does not show under a public name, but for PyTorch's own."""
-    if isinstance(module, torch.jit.ScriptModule):
-        yield from _of_script(module)
-        return
-    kind: Any = type(module)
-    kept = TABLES | _kept_by_libraries(kind)
-    for name, value in _attributes(module):
-        is_shown = name in vars(module) and not name.startswith("_")
-        if name.startswith("__") and name.endswith("__"):  # of Python or PyTorch, such as the mark of what was scripted
-            continue
-        # A ScriptObject holds the weights of a quantized layer.
-        if not is_shown and (name not in kept or isinstance(value, torch.ScriptObject)):
-            yield name, value
-
-
-@functools.lru_cache(maxsize=1024)
-def _kept_by_libraries(kind: Any) -> frozenset[str]:
-    """Return the attributes that libraries' code sets in its own objects: made of settings or weights, or a cache."""
-    written = [value for base in kind.__mro__ if _is_library(base.__module__) for value in vars(base).values()]
-    methods = [value.fset if isinstance(value, property) else value for value in written]
-    functions = [inspect.unwrap(method) for method in methods if isinstance(method, types.FunctionType)]
-    steps = (step for function in functions for step in dis.get_instructions(function))
-    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR")
-
-
-def _of_script(module: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
-    """Return the values that a network of torch.jit reads besides weights and buffers: Python does not hold them."""
-    held = vars(module).get("_c")
-    if held is not None:
-        graphs = [held._get_method(name).graph for name in held._method_names()]
-        names = {node.s("name") for graph in graphs for node in graph.findAllNodes("prim::GetAttr")}
-        tensors = {name for name, _ in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]}
-        for name in sorted(names - tensors):
-            if held.hasattr(name) and not isinstance(value := held.getattr(name), torch._C.ScriptModule):
-                yield name, value
-
-
-def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Return a module's hooks in their order, without their numbers, which count all hooks of the process."""
-    for table in HOOKS:
-        for number, hook in (vars(module).get(table) or {}).items():
-            noted = [note for note in NOTES if note.startswith(table) and number in vars(module).get(note, {})]
-            yield f"{table} {noted}", hook
-
-
-def _made_by_hooks(module: nn.Module) -> set[str]:
-    """Return the tensors that PyTorch's hooks make anew of weights and buffers before each answer."""
-    made = set()
-    for hook in (vars(module).get("_forward_pre_hooks") or {}).values():
-        if isinstance(hook, SpectralNorm | WeightNorm):
-            made.add(hook.name)
-        elif isinstance(hook, BasePruningMethod):
-            made.add(hook._tensor_name)
-    return made
 
 
 def _of_hidden(parts: list[tuple[str, object]], met: Seen) -> Iterator[bytes]:
@@ -197,7 +110,7 @@ def _parts(thing: object, seen: Seen, depth: int) -> Iterator[bytes]:
     value = _of_value(thing)
     if value is not None:
         yield value
-    if value is not None and _is_library(type(thing).__module__):
+    if value is not None and is_library(type(thing).__module__):
         return
     if id(thing) in seen:
         yield f"again {seen[id(thing)][0]}".encode()
@@ -239,16 +152,16 @@ def _inside(thing: object) -> Iterator[object]:
     elif isinstance(thing, torch.ScriptObject):
         held: Any = thing
         yield held.__getstate__() if held._has_method("__getstate__") else _plain(repr(held))
-    elif isinstance(thing, types.FunctionType) and _is_library(thing.__globals__.get("__name__")):
+    elif isinstance(thing, types.FunctionType) and is_library(thing.__globals__.get("__name__")):
         # Named by its code: a decorator may have given it the name of a user's function, which its closure then holds.
         yield from (f"{thing.__globals__['__name__']}.{thing.__code__.co_qualname}", *_given(thing))
         # What a decorator took over from a user's function. PyTorch puts names with `_` there, some when it is called.
-        yield from (part for item in _attributes(thing) if not item[0].startswith("_") for part in item)
+        yield from (part for item in attributes(thing) if not item[0].startswith("_") for part in item)
     elif isinstance(thing, types.FunctionType):
         yield from (thing.__code__, *_given(thing))
         names = sorted(set(_names(thing.__code__)))
         yield from _reached([thing.__globals__.get(name) for name in names], names)
-        yield from (part for item in _attributes(thing) if item[0] != "__isabstractmethod__" for part in item)
+        yield from (part for item in attributes(thing) if item[0] != "__isabstractmethod__" for part in item)
     elif isinstance(thing, types.ModuleType):
         yield thing.__name__
     elif isinstance(thing, property):
@@ -260,7 +173,7 @@ def _inside(thing: object) -> Iterator[object]:
     elif isinstance(thing, functools.partial):
         yield from (thing.func, thing.args, thing.keywords, *_added(thing))
         if type(thing) is functools.partial:
-            yield from (part for item in _attributes(thing) for part in item)
+            yield from (part for item in attributes(thing) for part in item)
     elif isinstance(thing, Mapping):
         yield from (part for item in thing.items() for part in item)
         yield from (thing.default_factory,) if isinstance(thing, defaultdict) else ()
@@ -270,34 +183,23 @@ def _inside(thing: object) -> Iterator[object]:
         yield from _added(thing)
     elif isinstance(thing, type):
         yield f"{thing.__module__}.{thing.__qualname__}"
-        if not _is_library(thing.__module__):
+        if not is_library(thing.__module__):
             written = sorted((name, value) for name, value in vars(thing).items() if _is_written(name, value))
             yield from (part for item in written for part in item)
             yield from thing.__bases__
         elif thing.__module__ == parametrize.__name__:  # PyTorch made it of the module's class, which may be a user's
-            yield from (base for base in thing.__bases__ if not _is_library(base.__module__))
+            yield from (base for base in thing.__bases__ if not is_library(base.__module__))
     else:
         yield from (type(thing), _plain(repr(thing)))
-        yield from (part for item in _attributes(thing) for part in item)
+        yield from (part for item in attributes(thing) for part in item)
         yield from thing if isinstance(thing, deque) else ()  # `repr` leaves out most of a large tensor
 
 
 def _added(thing: object) -> Iterator[object]:
     """Return what an object of a user's class has besides the values of the builtin: the class, and attributes."""
-    if not _is_library(type(thing).__module__):
+    if not is_library(type(thing).__module__):
         yield type(thing)
-        yield from (part for item in _attributes(thing) for part in item)
-
-
-def _attributes(thing: object) -> Iterator[tuple[str, object]]:
-    """Return the names and values that an object holds, in `__dict__` or in slots."""
-    yield from sorted(vars(thing).items(), key=lambda item: item[0]) if hasattr(thing, "__dict__") else ()
-    for base in type(thing).__mro__:
-        # Slots of a library's class may be caches, as in a Path, of which `repr` tells enough.
-        if "__slots__" in vars(base) and not _is_library(base.__module__):
-            for name, value in sorted(vars(base).items()):
-                if isinstance(value, types.MemberDescriptorType) and hasattr(thing, name):
-                    yield name, getattr(thing, name)
+        yield from (part for item in attributes(thing) for part in item)
 
 
 def _reached(values: list[object], names: list[str]) -> Iterator[object]:
@@ -320,18 +222,6 @@ def _given(function: types.FunctionType) -> Iterator[object]:
             yield cell.cell_contents
         except ValueError:  # not filled yet
             yield None
-
-
-def _is_library(module: str | None) -> bool:
-    name = str(module).partition(".")[0]
-    return name in LIBRARIES or (name in STANDARD and _is_pythons_own(name))
-
-
-@functools.cache
-def _is_pythons_own(name: str) -> bool:
-    """Tell a standard module from a user's file of the same name, such as code.py."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return file is None or (Path(file).is_relative_to(PYTHON) and "site-packages" not in Path(file).parts)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

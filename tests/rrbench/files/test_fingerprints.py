@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
-from rrbench.files import fingerprints
+from rrbench.files import attributes
 from rrbench.files.fingerprints import of_network, of_object
 
 
@@ -293,7 +293,7 @@ from typing import NamedTuple
 import numpy as np, scipy.special, sklearn.linear_model, torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
-from rrbench.files import fingerprints
+from rrbench.files import attributes
 from rrbench.files.fingerprints import of_network, of_object
 
 for number in range(int(sys.argv[1])):  # what another process may hold besides
@@ -380,7 +380,7 @@ def test_a_users_file_with_the_name_of_a_standard_module_counts_by_its_code(
         module.__file__ = str(tmp_path / "code.py")
         exec(f"def certain(outputs):\n    return {sign} * outputs", vars(module))
         monkeypatch.setitem(sys.modules, "code", module)
-        fingerprints._is_pythons_own.cache_clear()
+        attributes._is_pythons_own.cache_clear()
         hashes.append(of_object(module.certain))
-    fingerprints._is_pythons_own.cache_clear()
+    attributes._is_pythons_own.cache_clear()
     assert hashes[0] != hashes[1]
