@@ -128,6 +128,18 @@ def test_verify_says_when_a_file_has_gone_or_is_another_one(command: Callable[..
     assert "data set npz is not here" in command("verify", "runs").out
 
 
+def test_a_hidden_value_that_has_changed_in_the_file_is_measured_anew(command: Callable[..., Any]) -> None:
+    found = []
+    for sign in (1, -1):
+        code = CODE.replace("super().__init__()", f"super().__init__()\n        self._sign = {sign}")
+        Path("my_model.py").write_text(code.replace("score = (", "score = self._sign * ("))
+        measured(command)
+        found.append([row.acc_all or 0 for row in read_rows(Path("runs"))])
+    (first,), (again, second) = found
+    assert again == first == pytest.approx(100 - second)
+    assert command("verify", "runs").code == 1
+
+
 def test_other_inputs_in_the_file_are_measured_anew(command: Callable[..., Any]) -> None:
     measured(command)
     images, labels = inputs(40, seed=1)

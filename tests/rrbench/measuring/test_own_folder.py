@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -111,6 +111,90 @@ def test_a_changed_function_of_the_same_name_gets_a_row_of_its_own() -> None:
     second = measure(Linear(), other, "clean", inputs(40))
     assert first.auc == pytest.approx(1 - second.auc)
     assert len(read_rows(Path("runs"))) == 2
+
+
+class Turned(Linear):
+    """Answers the other class if its sign is -1."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self._sign = sign
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self._sign * super().forward(images)
+
+
+def hooked(sign: float) -> Linear:
+    network = Linear()
+    network.register_forward_hook(lambda module, given, answer: sign * answer)
+    return network
+
+
+@pytest.mark.parametrize("make", [Turned, hooked])
+def test_networks_that_differ_only_in_a_hidden_attribute_or_a_hook_are_attacked_each(
+    make: Callable[[float], Linear],
+) -> None:
+    images, _ = inputs(40)
+    labels = Linear()(images).argmax(1)
+    networks = {"right": make(1.0), "wrong": make(-1.0)}
+    frame = rrbench.evaluate(networks, "confidence", "pgd2", (images, labels), budget="linf:1/1000")
+    assert list(frame.acc_all) == [100, 0]
+
+
+def test_a_hidden_attribute_that_has_changed_brings_no_old_row_back() -> None:
+    images, _ = inputs(40)
+    network, labels = Turned(1.0), Linear()(images).argmax(1)
+    assert measure(network, "confidence", "clean", (images, labels)).acc_all == 100
+    network._sign = -1.0
+    assert measure(network, "confidence", "clean", (images, labels)).acc_all == 0
+    network._sign = 1.0
+    assert measure(network, "confidence", "clean", (images, labels)).acc_all == 100
+    assert len(read_rows(Path("runs"))) == 2
+
+
+def test_what_a_network_keeps_of_the_inputs_that_it_saw_cannot_bring_a_wrong_row() -> None:
+    """Its hash is made before it answers. In the next call it is another network, as with a public attribute."""
+
+    class Keeping(Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            self._last = images.detach()
+            return super().forward(images)
+
+    data, network = inputs(40), Keeping()
+    frame = rrbench.evaluate(network, "confidence,energy", "pgd2", data, budget="linf:1/50")
+    plain = rrbench.evaluate(Linear(), "confidence,energy", "pgd2", data, budget="linf:1/50", out="other")
+    assert len(set(frame.checkpoint_sha256)) == 1
+    assert list(frame.acc_all) == list(plain.acc_all)
+    again = rrbench.evaluate(network, "confidence,energy", "pgd2", data, budget="linf:1/50")
+    assert list(again.acc_all) == list(plain.acc_all)
+    fresh = rrbench.evaluate(Keeping(), "confidence,energy", "pgd2", data, budget="linf:1/50")
+    assert fresh.equals(frame), "a network that was made anew finds its rows"
+
+
+class Pair(NamedTuple):
+    scale: float = 1.0
+
+    def __call__(self, outputs: rrbench.Outputs) -> Tensor:
+        return outputs.logits[:, 0] / self.scale
+
+
+class Negated(Pair):
+    def __call__(self, outputs: rrbench.Outputs) -> Tensor:
+        return -outputs.logits[:, 0] / self.scale
+
+
+def test_a_rejector_that_is_a_tuple_or_has_attributes_gets_a_row_of_its_own() -> None:
+    def score(outputs: rrbench.Outputs) -> Tensor:
+        factor: float = vars(score)["factor"]
+        return factor * outputs.logits[:, 0]
+
+    first, second = (measure(Linear(), {"r": each}, "clean", inputs(40)) for each in (Pair(), Negated()))
+    assert first.auc == pytest.approx(1 - second.auc)
+    thresholds = []
+    for factor in (1.0, 5.0):
+        vars(score)["factor"] = factor
+        thresholds.append(measure(Linear(), score, "clean", inputs(40)).deploy_threshold)
+    assert thresholds[1] == pytest.approx(5 * thresholds[0])
 
 
 @pytest.mark.parametrize(
