@@ -359,16 +359,19 @@ found = [of_network(network), of_object(Network), parts]
 """
 
 
-def test_hashes_are_the_same_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this one, which holds what other tests have left and orders sets by chance, and in a fresh one."""
-    words = [sys.executable, "-c", f"{PROBE}\nprint(json.dumps(found))", "2"]
-    environment = os.environ | {"PYTHONHASHSEED": "1"}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as fresh:
-        monkeypatch.setattr(sys, "argv", ["-c", "1"])
-        here: dict[str, Any] = {"__name__": "__main__"}
-        exec(PROBE, here)
-        said, _ = fresh.communicate(timeout=200)
-    assert json.loads(said) == here["found"]
+def test_hashes_are_the_same_in_each_process() -> None:
+    """In two fresh ones that order sets differently and hold different things besides."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{PROBE}\nprint(json.dumps(found))", number],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number, seed in (("1", "0"), ("2", "1"))
+    ]
+    one, other = (json.loads(process.communicate(timeout=200)[0]) for process in processes)
+    assert one == other
 
 
 def test_a_users_file_with_the_name_of_a_standard_module_counts_by_its_code(
