@@ -17,7 +17,7 @@ locks/          keep two runs from doing the same work at once
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,14 @@ class Store:
         for path in (*sorted((self.root / "cells").glob("*.json")), self.root / "manifest.json"):
             try:
                 parse_json(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                aside = path.with_name(f"{path.name}.damaged")
-                path.replace(aside)
-                what = "past runs are in it alone" if path.name == "manifest.json" else "the cell is measured again"
-                report.line(f"{path} is damaged ({first_line(error)}): moved to {aside.name}; {what}")
             except OSError:  # not there, or not to be read: whoever needs it says so
                 continue
+            except ValueError as error:
+                aside = path.with_name(f"{path.name}.damaged")
+                with suppress(FileNotFoundError):  # another run on this folder may have been quicker
+                    path.replace(aside)
+                    what = "past runs are in it alone" if path.name == "manifest.json" else "the cell is measured again"
+                    report.line(f"{path} is damaged ({first_line(error)}): moved to {aside.name}; {what}")
 
     def cells(self) -> list[tuple[CellRecord, str]]:
         """Return every finished cell with the hash of its row from its file."""
